@@ -1,0 +1,112 @@
+"""Whatever holds data (tensors, arrays, lists, PyTorch datasets) -> a tensor of inputs and one of targets.
+Values are never rescaled here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from ..errors import DataError
+
+
+def inputs(values: Any, owner: str) -> Tensor:
+    """Inputs as float32, or as int64 where they are tokens (whole numbers other than bytes).
+
+    >>> inputs([[1.0, 2.0]], "client 'a'").dtype, inputs(np.array([[3, 4]]), "client 'a'").dtype
+    (torch.float32, torch.int64)
+    """
+    x = _tensor(values, "inputs", owner)
+    if x.ndim < 2:
+        raise DataError(
+            f"{owner}: the inputs have the shape {list(x.shape)}, but need one row per sample;"
+            " give a single feature as x[:, None]"
+        )
+    return x.float() if x.is_floating_point() or x.dtype in (torch.uint8, torch.bool) else x.long()
+
+
+def targets(values: Any, owner: str, classes: int | None = None) -> Tensor:
+    """Labels as int64, numbers to predict as float32; with `classes`, the targets must be labels.
+
+    >>> targets([0, 1], "client 'a'").dtype, targets([0.5, 1.5], "client 'a'").dtype
+    (torch.int64, torch.float32)
+    """
+    y = _tensor(values, "targets", owner)
+    if y.is_floating_point() and classes is None:
+        return y.float()
+    if y.is_floating_point() and not bool((y == y.round()).all()):
+        example = y[y != y.round()].flatten()[0].item()
+        raise DataError(
+            f"{owner}: {example:g} is no label; labels are whole numbers from 0 to {classes - 1 if classes else 'K-1'}."
+            " Leave out `classes` to predict numbers instead"
+        )
+    if y.ndim > 1 and y.shape[1:].numel() == 1:
+        raise DataError(f"{owner}: the labels have the shape {list(y.shape)}; give them as y.reshape(-1)")
+    return y.long()
+
+
+def pair(data: Any, owner: str, classes: int | None = None) -> tuple[Tensor, Tensor]:
+    """Inputs and targets from a tuple (x, y) or a PyTorch dataset of such pairs.
+
+    >>> x, y = pair(([[0.0], [1.0]], [0, 1]), "client 'a'")
+    >>> x.shape, y.shape
+    (torch.Size([2, 1]), torch.Size([2]))
+    """
+    if isinstance(data, Dataset):
+        data = _gather(data, owner)
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise DataError(
+            f"{owner} is a {type(data).__name__}; give a tuple (x, y), a PyTorch dataset of such pairs,"
+            " or a mapping with train and, if you like, val and test"
+        )
+    x, y = inputs(data[0], owner), targets(data[1], owner, classes)
+    if len(x) != len(y):
+        raise DataError(f"{owner}: {len(x)} inputs but {len(y)} targets; there must be one target per input")
+    return x, y
+
+
+def _tensor(values: Any, what: str, owner: str) -> Tensor:
+    found = values.detach().cpu() if isinstance(values, Tensor) else _from_array(values, what, owner)
+    if found.ndim == 0 or found.is_complex():
+        raise DataError(f"{owner}: the {what} are a single value or complex; give one row of real numbers per sample")
+    return found
+
+
+def _from_array(values: Any, what: str, owner: str) -> Tensor:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{owner}: the {what} differ in shape among themselves; bring them to one shape") from error
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{owner}: the {what} are of type {array.dtype}, not numbers; encode them as numbers first")
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    # PyTorch takes no foreign byte order, and warns of memory that it must not write to.
+    native = array.astype(array.dtype.newbyteorder("="), copy=not array.flags.writeable)
+    return torch.from_numpy(np.ascontiguousarray(native))
+
+
+def _gather(dataset: Dataset[Any], owner: str) -> tuple[Tensor, Tensor]:
+    """All samples of a dataset, stacked."""
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
+        return dataset.tensors[0], dataset.tensors[1]
+    if isinstance(dataset, IterableDataset):
+        items = list(dataset)
+    elif hasattr(dataset, "__len__"):
+        items = [dataset[at] for at in range(len(dataset))]
+    else:
+        raise DataError(f"{owner}: the dataset {type(dataset).__name__} has no length; define __len__")
+    if not items:
+        raise DataError(f"{owner} is empty; leave it out or give it samples")
+    if any(not isinstance(item, tuple | list) or len(item) != 2 for item in items):
+        raise DataError(f"{owner}: the dataset must yield pairs (x, y), but yields {type(items[0]).__name__}")
+    try:
+        xs, ys = ([torch.as_tensor(item[place]) for item in items] for place in (0, 1))
+        return torch.stack(xs), torch.stack(ys)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"{owner}: the dataset's samples cannot be stacked ({error}); give it a transform to tensors of one shape"
+        ) from error

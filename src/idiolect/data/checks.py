@@ -1,0 +1,90 @@
+"""What must hold for data to be usable, and sentences that say which client breaks it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+
+if TYPE_CHECKING:
+    from .federation import Client
+
+
+def check_clients(clients: Sequence[Client], classes: int | None) -> int | None:
+    """Raise `DataError` unless the clients make a federation; returns the number of classes (None: numbers)."""
+    if not clients:
+        raise DataError("a federation needs clients, but none were given; give at least one")
+    doubled = [name for name, count in Counter(client.name for client in clients).items() if count > 1]
+    if doubled:
+        raise DataError(f"several clients are called {doubled[0]!r}; give each its own name")
+    for client in clients:
+        _check_sizes(client)
+        _check_alike(clients[0], client)
+    _check_finite(clients, lambda client: client.x, "inputs")
+    _check_finite(clients, lambda client: client.y, "targets")
+    for client in clients:
+        if client.shift is not None:
+            client.shift(client.x[:1], client.train[:1])
+    return None if clients[0].y.is_floating_point() else _check_labels(clients, classes)
+
+
+def check_public(public: tuple[Tensor, Tensor], clients: Sequence[Client]) -> None:
+    """Raise `DataError` unless public samples look like the clients' own."""
+    x, own = public[0], clients[0].x
+    if not len(x) or x.shape[1:] != own.shape[1:] or x.dtype != own.dtype:
+        raise DataError(
+            f"the public data hold {len(x)} samples of shape {list(x.shape[1:])} and type {x.dtype}, but the clients'"
+            f" samples have the shape {list(own.shape[1:])} and type {own.dtype}; they must be alike"
+        )
+
+
+def _check_sizes(client: Client) -> None:
+    if not len(client.indices):
+        raise DataError(f"client {client.name!r} is empty; leave it out or give it samples")
+    if not len(client.train):
+        raise DataError(
+            f"client {client.name!r} has no training samples ({len(client.val)} for validation, {len(client.test)} for"
+            " test); give it at least one"
+        )
+
+
+def _check_alike(first: Client, client: Client) -> None:
+    for what, mine, other in (("inputs", client.x, first.x), ("targets", client.y, first.y)):
+        if mine.shape[1:] != other.shape[1:] or mine.dtype != other.dtype:
+            raise DataError(
+                f"the {what} of client {client.name!r} have the shape {list(mine.shape[1:])} and type {mine.dtype},"
+                f" those of client {first.name!r} {list(other.shape[1:])} and {other.dtype}; all clients must agree"
+            )
+
+
+def _check_finite(clients: Sequence[Client], get: Callable[[Client], Tensor], what: str) -> None:
+    # Clients may share one tensor, which is then looked at once.
+    held = {id(get(client)): get(client) for client in clients}
+    if all(bool(torch.isfinite(each).all()) for each in held.values()):
+        return
+    for client in clients:
+        values = get(client)[client.indices].flatten(1) if get(client).ndim > 1 else get(client)[client.indices, None]
+        bad = int((~torch.isfinite(values)).any(1).sum())
+        if bad:
+            raise DataError(
+                f"client {client.name!r} has {bad} of {len(values)} samples with NaN or infinite {what};"
+                " drop them or fill the gaps first"
+            )
+
+
+def _check_labels(clients: Sequence[Client], classes: int | None) -> int:
+    labels = [client.y[client.indices] for client in clients]
+    classes = max(int(each.max()) for each in labels) + 1 if classes is None else classes
+    for client, own in zip(clients, labels, strict=True):
+        low, high = int(own.min()), int(own.max())
+        if low < 0 or high >= classes:
+            raise DataError(
+                f"client {client.name!r} has the label {low if low < 0 else high}; labels must be whole numbers from 0"
+                f" to {classes - 1}. Number the classes from 0 on, or raise classes={classes}"
+            )
+    return classes

@@ -1,0 +1,292 @@
+"""A federation: clients that each hold index sets into data which are kept once. Built from the user's own
+clients, or from one pool of data and a partition."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import DataError, InputError
+from ..rng import generator
+from . import arrays
+from .checks import check_clients, check_public
+from .partition import Assignment, Partition, content_hash, divide, partitions
+from .shift import Shift
+from .split import SHARES, SPLITS, Indices, Shares, check_seed, check_shares, cut, hold_out
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Client:
+    """One client: index sets into `x` and `y`, which all clients may share.
+
+    >>> client = Client("a", torch.eye(3), torch.tensor([0, 1, 0]), *map(torch.tensor, ([0, 2], [1], [])))
+    >>> client.split("val")
+    (tensor([[0., 1., 0.]]), tensor([1]))
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    train: Tensor
+    val: Tensor
+    test: Tensor
+    shift: Shift | None = None
+
+    def __repr__(self) -> str:
+        shift = f", {self.shift}" if self.shift else ""
+        return f"Client({self.name!r}, train={len(self.train)}, val={len(self.val)}, test={len(self.test)}{shift})"
+
+    def __len__(self) -> int:
+        """The number of training samples."""
+        return len(self.train)
+
+    @property
+    def indices(self) -> Tensor:
+        """All samples of the client, in the order of the data."""
+        return torch.cat([self.train, self.val, self.test]).sort().values
+
+    def split(self, which: str) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the training, validation or test samples."""
+        if which not in SPLITS:
+            raise InputError(f"there is no split {which!r}; choose {', '.join(SPLITS)}")
+        index: Tensor = getattr(self, which).long()
+        x = self.x[index]
+        return (self.shift(x, index) if self.shift else x), self.y[index]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Federation:
+    """Clients and what is known about them.
+
+    >>> x, y = torch.rand(40, 3), torch.arange(40) % 2
+    >>> Federation.from_pool(x, y, "iid", clients=4)
+    Federation('pool', 4 clients, 2 classes, iid)
+    """
+
+    clients: tuple[Client, ...]
+    name: str
+    classes: int | None
+    partition: str
+    partition_hash: str
+    public: tuple[Tensor, Tensor] | None = None
+    unseen: frozenset[int] = frozenset()
+    seed: int = 0
+
+    def __repr__(self) -> str:
+        kind = "numbers" if self.classes is None else f"{self.classes} classes"
+        held = f", {len(self.unseen)} unseen" if self.unseen else ""
+        return f"Federation({self.name!r}, {len(self)} clients{held}, {kind}, {self.partition})"
+
+    def __len__(self) -> int:
+        """The number of clients."""
+        return len(self.clients)
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """The clients that may train, by position."""
+        return tuple(position for position in range(len(self)) if position not in self.unseen)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.clients[0].x.shape[1:])
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model must give: one per class, or as many as a target has."""
+        return self.classes if self.classes is not None else self.clients[0].y.shape[1:].numel()
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the inputs are tokens rather than numbers."""
+        return not self.clients[0].x.is_floating_point()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Twelve hexadecimal digits that name the data of all clients and how they are split."""
+        digest = hashlib.sha256()
+        for client in self.clients:
+            digest.update(f"{client.name} {client.shift}".encode())
+            for which in SPLITS:
+                index = getattr(client, which)
+                _add(digest, client.x[index], client.y[index])
+        _add(digest, *(self.public or ()))
+        return digest.hexdigest()[:12]
+
+    def label_counts(self) -> Tensor:
+        """How many samples of each class each client holds: [clients, classes].
+
+        >>> Federation.from_clients([([[0.0]], [1]), ([[0.0], [1.0]], [0, 1])]).label_counts()
+        tensor([[0, 1],
+                [1, 1]])
+        """
+        if self.classes is None:
+            raise DataError(f"{self.name} predicts numbers, so there are no labels to count")
+        held = (client.y[client.indices].flatten() for client in self.clients)
+        return torch.stack([torch.bincount(labels, minlength=self.classes) for labels in held])
+
+    def assignment(self) -> Assignment:
+        """Which samples of the pool each client holds."""
+        if any(client.x is not self.clients[0].x for client in self.clients) or self.partition == GIVEN:
+            raise DataError(
+                f"the clients of {self.name} hold their own data, so there is no partition of a pool to save"
+            )
+        indices = tuple(client.indices.numpy() for client in self.clients)
+        return Assignment(partitions.build(self.partition), self.seed, len(self.clients[0].x), indices)
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Iterable[Any] | Mapping[Any, Any],
+        *,
+        split: Sequence[float] = SHARES,
+        seed: int = 0,
+        name: str = "custom",
+        classes: int | None = None,
+        unseen: float = 0.0,
+        public: Any = None,
+    ) -> Federation:
+        """A federation of clients that come with their own data.
+
+        Args:
+            clients: a list, or a mapping from names. A client is a tuple (x, y), a PyTorch dataset of such
+                pairs, or a mapping with `train` and, if given, `val` and `test`, each of them one of the two.
+            split: shares of training, validation and test; what a client does not give is taken from its
+                training data, in the proportion of these shares.
+            seed: determines the splits and the held-out clients.
+            name: a name for tables.
+            classes: number of classes; found from whole-numbered targets if not given.
+            unseen: share of clients that never train.
+            public: samples that everybody may see, as a tuple (x, y) or a dataset.
+
+        >>> Federation.from_clients({"north": ([[0.1], [0.2]], [0, 1]), "south": ([[0.3]], [1])})
+        Federation('custom', 2 clients, 2 classes, given)
+        """
+        shares, seed = check_shares(split), check_seed(seed)
+        listed = list(clients)
+        named = clients.items() if isinstance(clients, Mapping) else zip(_numbered(len(listed)), listed, strict=True)
+        built = [
+            _own(str(key), data, shares, generator(seed, "split", position), classes)
+            for position, (key, data) in enumerate(named)
+        ]
+        ends = np.cumsum([0, *(len(client.x) for client in built)])
+        ranges = [np.arange(start, end) for start, end in pairwise(ends)]
+        return cls._checked(built, name, classes, GIVEN, content_hash(ranges), public, unseen, seed)
+
+    @classmethod
+    def from_pool(
+        cls,
+        x: Any,
+        y: Any,
+        partition: str | Partition,
+        *,
+        clients: int | None = None,
+        groups: Any = None,
+        split: Sequence[float] = SHARES,
+        seed: int = 0,
+        name: str = "pool",
+        unseen: float = 0.0,
+        classes: int | None = None,
+        public: Any = None,
+    ) -> Federation:
+        """A federation that a partition makes out of one pool of data.
+
+        Args:
+            x: inputs, or a PyTorch dataset of pairs (then `y` is None).
+            y: targets.
+            partition: an expression such as `dirichlet:0.1`, or a `Partition`.
+            clients: number of clients; not needed where groups or a file say it.
+            groups: the natural group of each sample (site, writer, subject), for the partition `group`.
+            split, seed, name, unseen, classes, public: as for `from_clients`.
+
+        >>> x, y = torch.rand(100, 3), torch.arange(100) % 4
+        >>> Federation.from_pool(x, y, "pathological:2", clients=5).label_counts().count_nonzero(1)
+        tensor([2, 2, 2, 2, 2])
+        """
+        shares = check_shares(split)
+        x, y = arrays.pair(x if y is None else (x, y), f"the pool {name!r}", classes)
+        labels = None if y.is_floating_point() or y.ndim > 1 else y.numpy()
+        groups = None if groups is None else np.asarray(groups)
+        dealt = divide(partition, labels, samples=len(x), clients=clients, seed=seed, groups=groups)
+        names, shifts = _names(dealt.indices, groups), dealt.partition.shifts(len(dealt.indices))
+        built = []
+        for position, index in enumerate(dealt.indices):
+            parts = cut(len(index), shares, generator(seed, "split", position))
+            train, val, test = (torch.from_numpy(index[parts[which]]) for which in SPLITS)
+            built.append(Client(names[position], x, y, train, val, test, shifts[position]))
+        return cls._checked(built, name, classes, str(dealt.partition), dealt.hash, public, unseen, seed)
+
+    @classmethod
+    def _checked(
+        cls,
+        clients: Sequence[Client],
+        name: str,
+        classes: int | None,
+        partition: str,
+        partition_hash: str,
+        public: Any,
+        unseen: float,
+        seed: int,
+    ) -> Federation:
+        classes = check_clients(clients, classes)
+        shown = None if public is None else arrays.pair(public, "the public data")
+        if shown:
+            check_public(shown, clients)
+        held = hold_out(len(clients), unseen, seed)
+        return cls(tuple(clients), name, classes, partition, partition_hash, shown, held, seed)
+
+
+GIVEN = "given"
+
+
+def _own(name: str, data: Any, shares: Shares, rng: np.random.Generator, classes: int | None) -> Client:
+    """A client with its own tensors: the splits it gives one after another, the others cut from its training data."""
+    owner = f"client {name!r}"
+    given = dict(data) if isinstance(data, Mapping) else {"train": data}
+    if "train" not in given or set(given) - set(SPLITS):
+        raise DataError(
+            f"{owner} has the keys {', '.join(map(str, given)) or 'none'}; give train and, if you like, val and test"
+        )
+    parts = {which: arrays.pair(given[which], f"{owner}, {which}", classes) for which in SPLITS if which in given}
+    if not sum(len(x) for x, _ in parts.values()):
+        raise DataError(f"{owner} is empty; leave it out or give it samples")
+    if len({(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in parts.values()}) > 1:
+        raise DataError(f"{owner}: its splits differ in the shape or type of their samples; bring them to one")
+    wanted = [
+        share if which == "train" or which not in given else 0.0 for which, share in zip(SPLITS, shares, strict=True)
+    ]
+    first, second, third = (share / sum(wanted) for share in wanted)
+    start = len(parts["train"][0])
+    cuts = cut(start, (first, second, third), rng)
+    for which in list(parts)[1:]:
+        cuts[which] = np.arange(start, start + len(parts[which][0]))
+        start += len(cuts[which])
+    x, y = (torch.cat([pair[place] for pair in parts.values()]) for place in (0, 1))
+    train, val, test = (torch.from_numpy(cuts[which]) for which in SPLITS)
+    return Client(name, x, y, train, val, test)
+
+
+def _names(indices: Sequence[Indices], groups: np.ndarray | None) -> list[str]:
+    """The clients' names: of their groups where each holds one of its own, else numbers."""
+    if groups is not None:
+        held = [np.unique(groups[index]) for index in indices]
+        if all(len(each) == 1 for each in held) and len({each[0] for each in held}) == len(held):
+            return [str(each[0]) for each in held]
+    return _numbered(len(indices))
+
+
+def _numbered(clients: int) -> list[str]:
+    return [f"client-{position:0{len(str(clients - 1))}}" for position in range(clients)]
+
+
+def _add(digest: Any, *tensors: Tensor) -> None:
+    for each in tensors:
+        digest.update(f"{list(each.shape)} {each.dtype}".encode() + each.contiguous().numpy().tobytes())

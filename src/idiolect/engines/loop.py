@@ -1,0 +1,58 @@
+"""The reference engine: one client after another in plain Python. All others must equal it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from ..method import Download
+from ..tree import Slots
+from .client import Outcome, Score, evaluate, train
+from .plan import Plan
+
+States = Mapping[int, Slots | None]
+
+
+class Engine(Protocol):
+    """How clients' work is carried out. Results come in any order; the runner sorts them by client."""
+
+    name: str
+
+    def train(self, round: int, states: States, download: Download) -> Iterator[tuple[int, Outcome]]:
+        """Run the part of each client in `states` of one round."""
+        ...
+
+    def evaluate(
+        self, round: int, ids: Sequence[int], states: Callable[[Sequence[int]], States], download: Download, unseen: bool
+    ) -> Iterator[tuple[int, list[Score]]]:
+        """Evaluate clients; `states` fetches the slots of some of them."""
+        ...
+
+    def close(self) -> None:
+        """Release what the engine holds."""
+        ...
+
+
+class Loop:
+    """One client after another, in the order of their ids."""
+
+    name = "loop"
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def train(self, round: int, states: States, download: Download) -> Iterator[tuple[int, Outcome]]:
+        """Run the clients' part of one round."""
+        for index in sorted(states):
+            yield index, train(self.plan, index, round, states[index], download.of(index))
+
+    def evaluate(
+        self, round: int, ids: Sequence[int], states: Callable[[Sequence[int]], States], download: Download, unseen: bool
+    ) -> Iterator[tuple[int, list[Score]]]:
+        """Evaluate clients one by one."""
+        for index in sorted(ids):
+            state = states([index])[index]
+            yield index, evaluate(self.plan, index, round, state, download.of(index), unseen)
+
+    def close(self) -> None:
+        """Nothing is held."""

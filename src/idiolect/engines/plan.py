@@ -1,0 +1,129 @@
+"""A plan: everything that determines what clients and server compute, and nothing about how or where.
+Every engine, and a client on another machine, is given one and builds its contexts from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..context import Context, ServerContext
+from ..data import Federation
+from ..method import Method
+from ..optim import SGD, Optimizer, Schedule
+from ..rng import generator, torch_seed
+from ..task import Net, Task
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained, by which method, on which data, with which training options.
+
+    Attributes:
+        method: the method, outermost wrapper first.
+        tasks: the model; several where clients have different networks.
+        data: the federation.
+        models: for each client its network's position in `tasks`; empty where there is one.
+        norm_stats, norm_affine: policies for normalisation; None takes the method's.
+        after_local: also evaluate participants right after local training.
+    """
+
+    method: Method
+    tasks: tuple[Task, ...]
+    data: Federation
+    rounds: int
+    optimizer: Optimizer = field(default_factory=SGD)
+    schedule: Schedule = field(default_factory=Schedule)
+    lr: float = 0.05
+    local_epochs: int = 1
+    batch_size: int = 32
+    participation: float = 1.0
+    weighting: str = "samples"
+    seed: int = 0
+    models: tuple[int, ...] = ()
+    norm_stats: str | None = None
+    norm_affine: str = "shared"
+    device: str = "cpu"
+    after_local: bool = False
+
+    @cached_property
+    def nets(self) -> Mapping[str, Net]:
+        """The method's extra networks, initialised alike everywhere."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(self.seed, "modules"))
+            nets = {name: Net(module) for name, module in self.method.modules(self.tasks[0]).items()}
+        for net in nets.values():
+            net.to(self.device)
+        return nets
+
+    def context(self, index: int, round: int, newcomer: bool = True) -> Context:
+        """The context of one client in one round."""
+        task = self.tasks[self.models[index] if self.models else 0]
+        return Context(
+            method=self.method,
+            task=task,
+            nets=self.nets,
+            optimizer=self.optimizer,
+            lr=self.lr * self.schedule.factor(max(round, 0), self.rounds),
+            round=round,
+            rounds=self.rounds,
+            seed=self.seed,
+            index=index,
+            variant=self.method.variant(index),
+            newcomer=newcomer,
+            samples=self.facts(index)[0],
+            counts=self.facts(index)[1],
+            norm_stats=self.norm_stats or self.method.norm_stats,
+            norm_affine=self.norm_affine,
+        )
+
+    def server(self, round: int) -> ServerContext:
+        """The server's context in one round."""
+        return ServerContext(
+            method=self.method,
+            tasks=self.tasks,
+            nets=self.nets,
+            clients=self.data.seen,
+            round=round,
+            rounds=self.rounds,
+            seed=self.seed,
+            participation=self.participation,
+            weighting=self.weighting,
+            model_of=dict(enumerate(self.models)),
+            norm_stats=self.norm_stats or self.method.norm_stats,
+            norm_affine=self.norm_affine,
+        )
+
+    def split(self, index: int, which: str) -> tuple[Tensor, Tensor]:
+        """A client's data: `train` and `holdout` share the training split, `public` is everybody's."""
+        if which == "public":
+            assert self.data.public is not None
+            x, y = self.data.public
+        elif which in ("train", "holdout"):
+            x, y = self.data.clients[index].split("train")
+            if self.method.holdout > 0:
+                order = torch.from_numpy(generator(self.seed, "holdout", index).permutation(len(x)))
+                cut = min(round(self.method.holdout * len(x)), len(x) - 1)
+                chosen = order[:cut] if which == "holdout" else order[cut:].sort().values
+                x, y = x[chosen], y[chosen]
+            elif which == "holdout":
+                x, y = x[:0], y[:0]
+        else:
+            x, y = self.data.clients[index].split(which)
+        return x.to(self.device), y.to(self.device)
+
+    def facts(self, index: int) -> tuple[Tensor, Tensor]:
+        """How many training samples a client has, and how many of each class."""
+        if index not in self._facts:
+            _, y = self.split(index, "train")
+            classes = self.data.classes
+            counts = torch.bincount(y.reshape(-1), minlength=classes) if classes else torch.zeros(0)
+            self._facts[index] = (torch.tensor(float(len(y)), device=self.device), counts.to(torch.float32))
+        return self._facts[index]
+
+    @cached_property
+    def _facts(self) -> dict[int, tuple[Tensor, Tensor]]:
+        return {}

@@ -1,0 +1,30 @@
+"""FedAvg: one model for all, and what every other method is measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..method import Method, Paper, register
+
+
+@register("fedavg")
+@dataclass(frozen=True)
+class FedAvg(Method):
+    r"""FedAvg (McMahan et al., AISTATS 2017): clients train the global model, the server averages it.
+
+    .. math:: w \leftarrow \sum_{i \in S} \frac{n_i}{\sum_{j \in S} n_j} w_i
+
+    Hand-worked: two clients with 1 and 3 samples train the scalar 0 to 4 and to 8; the mean is (4 + 24) / 4 = 7.
+    Buffers (running statistics) are averaged too; `norm_stats=local` keeps them on the clients.
+    """
+
+    title: ClassVar[str] = "Federated averaging"
+    kind: ClassVar[str] = "global"
+    paper: ClassVar[Paper] = Paper(
+        "McMahan, Moore, Ramage, Hampson, Aguera y Arcas",
+        "Communication-efficient learning of deep networks from decentralized data",
+        "AISTATS",
+        2017,
+        "arXiv:1602.05629",
+    )

@@ -1,0 +1,176 @@
+"""The round loop: sample, send, train, screen, aggregate, evaluate, commit. It knows no method and no engine."""
+
+from __future__ import annotations
+
+import logging
+import math
+import resource
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import codec
+from ..engines import Engine, Plan
+from ..engines.client import Outcome
+from ..method import Download, Upload
+from ..store import Row, Store
+from ..tree import Slots
+from .summary import better, by_round, weighted
+
+log = logging.getLogger("idiolect")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a round's end tells those who watch; `score` is the newest sample-weighted validation score."""
+
+    round: int
+    rounds: int
+    clients: int
+    loss: float
+    score: float
+    seconds: float
+
+
+class Experiment:
+    """One run: a plan carried out by an engine, its state in a store."""
+
+    def __init__(self, plan: Plan, engine: Engine, store: Store, eval_every: int = 1) -> None:
+        self.plan, self.engine, self.store, self.eval_every = plan, engine, store, eval_every
+        self.metric = next(iter(plan.tasks[0].metrics))
+        self.higher = plan.tasks[0].metrics[self.metric].higher_is_better
+        self.score = math.nan
+
+    @property
+    def first_round(self) -> int:
+        """Where the run stands: the next round to do."""
+        return int(self.store.fact("next_round", -self.plan.method.setup_rounds))
+
+    @property
+    def point(self) -> str:
+        """The headline's evaluation point: `adapted` where the method tunes before predicting, else `view`."""
+        ctx = self.plan.context(self.plan.data.seen[0], 0)
+        return "adapted" if self.plan.method.adapt(ctx) else "view"
+
+    def run(self, watch: Callable[[Progress], None] = lambda _: None, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Do all rounds that are left; False if `stop` ended it early. Every round is committed when done."""
+        plan, threads = self.plan, torch.get_num_threads()
+        server = self.store.server() or plan.method.server_init(plan.server(self.first_round))
+        torch.set_num_threads(1)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                for round in range(self.first_round, plan.rounds):
+                    if stop():
+                        return False
+                    server = self.do_round(round, server, watch)
+        finally:
+            torch.set_num_threads(threads)
+        return True
+
+    def do_round(self, round: int, server: Slots, watch: Callable[[Progress], None]) -> Slots:
+        """One round, committed in one transaction."""
+        started = time.perf_counter()
+        plan, ctx = self.plan, self.plan.server(round)
+        ids = list(plan.method.select(ctx))
+        download = plan.method.download(ctx, server, ids)
+        outcomes = dict(sorted(self.engine.train(round, self.store.clients(ids), download)))
+        accepted, refused = self.screen(round, outcomes)
+        uploads = {i: each.upload for i, each in accepted.items() if each.upload is not None and each.upload.slots}
+        after = plan.method.aggregate(ctx, server, uploads) if uploads else server
+        rows = self.training_rows(round, accepted, ctx, after)
+        facts = self.traffic(download, ids, uploads) | {
+            "next_round": round + 1,
+            "steps": self.store.fact("steps", 0) + sum(each.steps for each in outcomes.values()),
+            "refused": self.store.fact("refused", 0) + refused,
+            "idle": self.store.fact("idle", 0) + sum(each.upload is None for each in outcomes.values()),
+        }
+        if round >= 0 and ((round + 1) % self.eval_every == 0 or round + 1 == plan.rounds):
+            scores, bytes_eval = self.evaluate(round, after, {i: each.state for i, each in accepted.items()})
+            rows += scores
+            facts |= {"bytes_eval": self.store.fact("bytes_eval", 0) + bytes_eval} | self.selection(round, scores)
+        changed = {slot: each for slot, each in after.items() if each is not server.get(slot)}
+        seconds = time.perf_counter() - started
+        facts["seconds"] = self.store.fact("seconds", 0.0) + seconds
+        facts["peak_memory_mb"] = max(self.store.fact("peak_memory_mb", 0.0), peak_memory_mb())
+        first = self.store.fact("next_round") is None
+        states = {i: each.state for i, each in accepted.items() if each.upload is not None}
+        self.store.commit(round, after if first else changed, states, rows, facts)
+        losses = [each.loss for each in accepted.values() if not math.isnan(each.loss)]
+        watch(Progress(round, plan.rounds, len(ids), sum(losses) / len(losses) if losses else math.nan, self.score, seconds))
+        return after
+
+    def screen(self, round: int, outcomes: Mapping[int, Outcome]) -> tuple[dict[int, Outcome], int]:
+        """Leave out clients whose upload is not finite or not declared; their state stays as it was."""
+        accepted = {}
+        for index, outcome in outcomes.items():
+            reason = refusal(outcome.upload, self.plan.method.sends) if outcome.upload else ""
+            if reason:
+                name = self.plan.data.clients[index].name
+                log.warning("round %d: left out client %s (%d): %s", round + 1, name, index, reason)
+            else:
+                accepted[index] = outcome
+        return accepted, len(outcomes) - len(accepted)
+
+    def training_rows(self, round: int, outcomes: Mapping[int, Outcome], ctx: Any, server: Slots) -> list[Row]:
+        """The training loss, scores right after local training, and what the server recorded."""
+        rows: list[Row] = []
+        for i, each in outcomes.items():
+            if not math.isnan(each.loss):
+                rows.append((round, i, "seen", "train", "train", "loss", each.loss, int(self.plan.facts(i)[0])))
+            rows += [(round, i, "seen", s.point, s.split, s.metric, s.value, s.samples) for s in each.scores]
+        records = self.plan.method.server_records(ctx, server)
+        return rows + [(round, -1, "server", "state", "", name, float(v), 0) for name, v in records.items()]
+
+    def traffic(self, download: Download, ids: list[int], uploads: Mapping[int, Upload]) -> dict[str, int]:
+        """The bytes so far, up and down."""
+        shared = codec.size(download.shared)
+        down = sum(shared + codec.size(download.each.get(i, {})) for i in ids)
+        up = sum(codec.size(each.slots, each.masks) for each in uploads.values())
+        return {
+            "bytes_down": self.store.fact("bytes_down", 0) + down,
+            "bytes_up": self.store.fact("bytes_up", 0) + up,
+        }
+
+    def evaluate(self, round: int, server: Slots, fresh: Mapping[int, Slots]) -> tuple[list[Row], int]:
+        """Scores of all clients, participants or not, and the bytes of the downloads they need."""
+        plan, ctx, rows, sent = self.plan, self.plan.server(round), [], 0
+        seen = plan.data.seen
+        download = plan.method.download(ctx, server, seen)
+        guests = {i: plan.method.welcome(ctx, server, i) for i in sorted(plan.data.unseen)}
+        for cohort, ids, message in (("seen", seen, download), ("unseen", tuple(guests), Download({}, guests))):
+            shared = codec.size(message.shared)
+            sent += sum(shared + codec.size(message.each.get(i, {})) for i in ids)
+            states = lambda wanted: {**self.store.clients(wanted), **{i: fresh[i] for i in wanted if i in fresh}}  # noqa: E731
+            for index, scores in self.engine.evaluate(round, ids, states, message, cohort == "unseen"):
+                rows += [(round, index, cohort, s.point, s.split, s.metric, s.value, s.samples) for s in scores]
+        return rows, sent
+
+    def selection(self, round: int, rows: list[Row]) -> dict[str, Any]:
+        """Whether this round is the best so far by sample-weighted validation."""
+        scores = by_round(rows, "seen", self.point, "val", self.metric).get(round)
+        if scores is None:
+            return {"selected": round}
+        self.score = weighted(*scores)
+        before = self.store.fact("selected_score")
+        if before is not None and not better(self.score, before, self.higher):
+            return {}
+        return {"selected": round, "selected_score": self.score}
+
+
+def refusal(upload: Upload, declared: tuple[str, ...]) -> str:
+    """Why an upload cannot be used; an empty string if it can."""
+    if extra := upload.slots.keys() - set(declared):
+        return f"it sent {', '.join(sorted(extra))}, which the method does not declare"
+    for slot, leaves in upload.slots.items():
+        for name, leaf in leaves.items():
+            if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+                return f"{slot} {name} is not finite"
+    return ""
+
+
+def peak_memory_mb() -> float:
+    """The largest resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

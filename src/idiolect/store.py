@@ -1,0 +1,155 @@
+"""Durable state in one SQLite file: the server's slots, every client's slots, metrics and facts about the run.
+One transaction commits a round. Each entry keeps at most two versions: the newest, and the one that belongs to
+the selected round, so that its models can still be had."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import codec
+from .errors import InputError, RunFolderError
+from .tree import Slots
+
+VERSION = 1
+SERVER = -1
+_SCHEMA = """
+CREATE TABLE state (owner INTEGER, slot TEXT, round INTEGER, data BLOB, PRIMARY KEY (owner, slot, round)) WITHOUT ROWID;
+CREATE TABLE metrics (
+    round INTEGER, client INTEGER, cohort TEXT, point TEXT, split TEXT, metric TEXT, value REAL, samples INTEGER);
+CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+"""
+Row = tuple[int, int, str, str, str, str, float, int]
+COLUMNS = ("round", "client", "cohort", "point", "split", "metric", "value", "samples")
+
+
+class Store:
+    """The state of one run; `path=None` keeps it in memory.
+
+    >>> import torch
+    >>> store = Store(None)
+    >>> store.commit(0, {"params": {"w": torch.ones(2)}}, {7: {"own": {"v": torch.zeros(1)}}}, [], {"round": 0})
+    >>> store.server(), store.fact("round")
+    ({'params': {'w': tensor([1., 1.])}}, 0)
+    """
+
+    def __init__(self, path: Path | None, create: bool = True) -> None:
+        self.path = path
+        try:
+            exists = path is not None and path.exists()
+            if not exists and not create:
+                raise RunFolderError(f"{path} does not exist, so there is no run to open")
+            self._db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            if not exists:
+                self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
+            found = self._db.execute("PRAGMA user_version").fetchone()[0]
+        except sqlite3.Error as error:
+            raise RunFolderError(f"{path} cannot be used as the store of a run: {error}") from error
+        if found != VERSION:
+            raise RunFolderError(f"{path} is a store of version {found}, but this is for version {VERSION}; use another folder")
+
+    def fact(self, key: str, default: Any = None) -> Any:
+        """A stored fact about the run."""
+        row = self._query("SELECT value FROM facts WHERE key=?", (key,))
+        return json.loads(row[0][0]) if row else default
+
+    def server(self, at: int | None = None) -> Slots:
+        """The server's slots, the newest or those of an earlier round that is still kept."""
+        return {slot: codec_slots(data)[slot] for slot, data in self._versions(SERVER, at)}
+
+    def clients(self, ids: Sequence[int], at: int | None = None) -> dict[int, Slots | None]:
+        """The slots of some clients; None for one that has never trained."""
+        found: dict[int, Slots | None] = dict.fromkeys(ids)
+        for index in ids:
+            for _, data in self._versions(index, at):
+                found[index] = codec_slots(data)
+        return found
+
+    def _versions(self, owner: int, at: int | None) -> list[tuple[str, bytes]]:
+        latest = "SELECT max(round) FROM state n WHERE n.owner=s.owner AND n.slot=s.slot AND n.round<=?"
+        limit = 2**40 if at is None else at
+        return self._query(f"SELECT slot, data FROM state s WHERE owner=? AND round=({latest})", (owner, limit))
+
+    def commit(
+        self,
+        round: int,
+        server: Mapping[str, Any],
+        clients: Mapping[int, Slots],
+        rows: Iterable[Row],
+        facts: Mapping[str, Any],
+    ) -> None:
+        """Write a round in one transaction: changed server slots, clients' slots, metrics and facts."""
+        selected = facts.get("selected", self.fact("selected", -(2**40)))
+        entries = [(SERVER, slot, codec.encode({slot: each})) for slot, each in server.items()]
+        entries += [(index, "", codec.encode(slots)) for index, slots in clients.items()]
+        stale = (
+            "DELETE FROM state WHERE owner=? AND slot=? AND round<? AND round IS NOT "
+            "(SELECT max(round) FROM state WHERE owner=? AND slot=? AND round<=?)"
+        )
+        try:
+            with self._transaction():
+                for owner, slot, data in entries:
+                    self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)", (owner, slot, round, data))
+                    self._db.execute(stale, (owner, slot, round, owner, slot, min(selected, round)))
+                self._db.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+                for key, value in facts.items():
+                    self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, json.dumps(value)))
+                if "selected" in facts:
+                    self._forget_before(facts["selected"])
+        except sqlite3.Error as error:
+            raise RunFolderError(
+                f"round {round + 1} could not be saved in {self.path}: {error}; the rounds before it are safe, "
+                f"so free some space or fix the permissions and resume"
+            ) from error
+
+    def _forget_before(self, selected: int) -> None:
+        """Drop the versions that only an earlier selected round needed."""
+        newer = "SELECT 1 FROM state n WHERE n.owner=state.owner AND n.slot=state.slot AND n.round>state.round AND n.round<=?"
+        self._db.execute(f"DELETE FROM state WHERE EXISTS ({newer})", (selected,))
+
+    def rows(self) -> list[Row]:
+        """All metrics."""
+        return self._query(f"SELECT {', '.join(COLUMNS)} FROM metrics ORDER BY rowid", ())
+
+    def visited(self) -> frozenset[int]:
+        """The clients that have state."""
+        return frozenset(owner for (owner,) in self._query("SELECT DISTINCT owner FROM state WHERE owner>=0", ()))
+
+    def close(self) -> None:
+        """Release the file."""
+        self._db.close()
+
+    def _query(self, text: str, values: tuple[Any, ...]) -> list[Any]:
+        try:
+            return self._db.execute(text, values).fetchall()
+        except sqlite3.Error as error:
+            raise RunFolderError(f"the store {self.path} cannot be read: {error}") from error
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._db)
+
+
+class _Transaction:
+    """All or nothing."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+
+    def __enter__(self) -> None:
+        self.db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.db.execute("COMMIT" if error is None else "ROLLBACK")
+
+
+def codec_slots(data: bytes) -> Slots:
+    """Slots from the store, or a clear error if they are damaged."""
+    try:
+        return codec.decode(data)[0]
+    except InputError as error:
+        raise RunFolderError(f"the store is damaged: {error}") from error

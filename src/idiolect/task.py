@@ -1,0 +1,331 @@
+"""A network as pure functions: `Net` calls any module with given parameters and buffers, `Task` adds
+the loss, the layer units, the head and the metrics. Nothing here knows of clients or rounds."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .errors import ModelError
+from .losses import Metric, class_axis, fit_loss, fit_metrics, per_sample
+from .tree import Slots, Tree
+
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm, nn.RMSNorm)
+
+
+class Batch(NamedTuple):
+    """Samples, targets and one weight per sample (0 for padding that an engine added)."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+
+
+class Output(NamedTuple):
+    """What a forward pass gives: outputs, the features that enter the head, the buffers after it."""
+
+    outputs: Tensor
+    features: Tensor
+    buffers: Tree
+
+
+class Scored(NamedTuple):
+    """A loss, and the forward pass it came from."""
+
+    loss: Tensor
+    outputs: Tensor
+    features: Tensor
+    buffers: Tree
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One module that owns parameters; weight and bias travel together."""
+
+    name: str
+    params: tuple[str, ...]
+    buffers: tuple[str, ...] = ()
+    is_norm: bool = False
+
+
+class Net:
+    """Any module as a pure function of its parameters and buffers.
+
+    >>> net = Net(nn.Linear(2, 1))
+    >>> net.apply({"weight": torch.ones(1, 2), "bias": torch.zeros(1)}, {}, torch.ones(3, 2)).outputs.flatten()
+    tensor([2., 2., 2.])
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = copy.deepcopy(module).requires_grad_(False)
+        self.params: Tree = {name: leaf.detach().clone() for name, leaf in self.module.named_parameters()}
+        self.buffers: Tree = {name: leaf.detach().clone() for name, leaf in self.module.named_buffers()}
+        self._tapped: Tensor | None = None
+        self._frozen: frozenset[str] | None = None
+        self._places = self._find_places()
+
+    def _find_places(self) -> list[tuple[dict[str, Any], str, str]]:
+        """Every place in the module that holds a parameter or buffer; tied ones hold the same name."""
+        names = {id(leaf): name for name, leaf in self.module.named_parameters()}
+        names |= {id(leaf): name for name, leaf in self.module.named_buffers()}
+        return [
+            (table, key, names[id(leaf)])
+            for each in self.module.modules()
+            for table in (each._parameters, each._buffers)
+            for key, leaf in table.items()
+            if leaf is not None
+        ]
+
+    def apply(
+        self,
+        params: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        x: Tensor,
+        train: bool = False,
+        frozen: frozenset[str] = frozenset(),
+    ) -> Output:
+        """Run the module on `x`. In training, buffers are updated on a copy; units named in `frozen` stay in
+        evaluation mode."""
+        self._set_mode(train, frozen)
+        after = {name: leaf.clone() for name, leaf in buffers.items()} if train else dict(buffers)
+        held = [(table, key, table[key]) for table, key, _ in self._places]
+        try:
+            for table, key, name in self._places:
+                table[key] = params[name] if name in params else after[name]
+            outputs = self.module(x)
+            features = self._tapped if self._tapped is not None else x
+        finally:
+            self._tapped = None
+            for table, key, leaf in held:
+                table[key] = leaf
+        return Output(outputs, features, after)
+
+    def _set_mode(self, train: bool, frozen: frozenset[str]) -> None:
+        wanted = frozen if train else None
+        if self.module.training == train and wanted == self._frozen:
+            return
+        self.module.train(train)
+        if train and frozen:
+            for name, each in self.module.named_modules():
+                if name in frozen:
+                    each.eval()
+        self._frozen = wanted
+
+    def to(self, device: torch.device | str) -> None:
+        """Move the module and its initial values."""
+        self.module.to(device)
+        self.params = {name: leaf.to(device) for name, leaf in self.params.items()}
+        self.buffers = {name: leaf.to(device) for name, leaf in self.buffers.items()}
+        self._places = self._find_places()
+
+
+@dataclass
+class Task:
+    """A model, its loss and its metrics, as pure functions of parameters and buffers.
+
+    Args:
+        module: any module that maps a batch of inputs to a batch of outputs; it is copied.
+        example: a few inputs and targets, which show the order of the layers and the shapes.
+        loss: a name, or a function (outputs, targets) -> one loss per sample, or one for the batch.
+        metrics: functions (outputs, targets) -> number by name; the first is the headline.
+        classes: number of classes, or None for regression.
+        head: name of the output layer's module; found if not given.
+    """
+
+    module: nn.Module
+    example: tuple[Tensor, Tensor]
+    loss_fn: str | Callable[[Tensor, Tensor], Tensor] | None = None
+    metrics: Mapping[str, Callable[[Tensor, Tensor], Any] | Metric] | None = None
+    classes: int | None = None
+    head_name: str | None = None
+    net: Net = field(init=False)
+    units: tuple[Unit, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.net = Net(self.module)
+        if not self.net.params:
+            raise ModelError(f"the model {type(self.module).__name__} has no parameters to train")
+        self.units = self._find_units()
+        outputs = self._trace(self.example[0][:2])
+        self.loss_fn, self.per_sample = fit_loss(self.loss_fn, outputs, self.example[1][:2], self.classes)
+        self.metrics = fit_metrics(self.metrics, outputs, self.example[1][:2], self.loss_fn)
+
+    # -- the model as functions ------------------------------------------------------------------
+
+    @property
+    def initial(self) -> Slots:
+        """The model's initial values."""
+        return {"params": self.net.params, "buffers": self.net.buffers}
+
+    def forward(
+        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x: Tensor, train: bool = False
+    ) -> Output:
+        """Outputs, features and buffers; see `Net.apply`."""
+        return self.net.apply(params, buffers, x, train)
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """One loss per sample."""
+        assert callable(self.loss_fn)
+        if not self.per_sample:
+            raise ModelError(
+                "this method weighs samples one by one, but the loss gives one number for a whole batch; "
+                "give a loss that returns one value per sample (reduction='none')"
+            )
+        return self.loss_fn(outputs, y)
+
+    def score(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """The loss of outputs on a batch: the weighted mean over its samples."""
+        assert callable(self.loss_fn)
+        if not self.per_sample:
+            return self.loss_fn(outputs, batch.y)
+        return (self.loss_fn(outputs, batch.y) * batch.weight).sum() / batch.weight.sum()
+
+    def loss(
+        self,
+        params: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        batch: Batch,
+        train: bool = True,
+        frozen: frozenset[str] = frozenset(),
+    ) -> Scored:
+        """Forward pass and loss."""
+        out = self.net.apply(params, buffers, batch.x, train, frozen)
+        return Scored(self.score(out.outputs, batch), *out)
+
+    def correct(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Per sample, the share of targets that the outputs get right (classification only)."""
+        if self.classes is None:
+            raise ModelError("accuracy is defined for classification only; this task has no classes")
+        return per_sample((outputs.argmax(class_axis(outputs, y)) == y).to(torch.float32))
+
+    # -- its layers ------------------------------------------------------------------------------
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The parameters' names."""
+        return tuple(self.net.params)
+
+    @cached_property
+    def head_unit(self) -> Unit:
+        """The output layer: the last unit that is no normalisation, or the one the user named."""
+        plain = [unit for unit in self.units if not unit.is_norm]
+        if self.head_name is None:
+            return plain[-1]
+        for unit in self.units:
+            if unit.name == self.head_name:
+                return unit
+        listing = ", ".join(unit.name for unit in plain)
+        raise ModelError(f"the model has no layer {self.head_name!r} to serve as head; its layers: {listing}")
+
+    def head(self, layers: int = 1) -> frozenset[str]:
+        """The names (parameters and buffers) of the last `layers` layers; normalisation goes with the layer
+        before it.
+
+        >>> task = Task(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)),
+        ...             (torch.zeros(2, 2), torch.tensor([0, 1])), classes=2)
+        >>> sorted(task.head(1))
+        ['2.bias', '2.weight']
+        """
+        plain = [unit for unit in self.units if not unit.is_norm]
+        if not 0 <= layers <= len(plain):
+            raise ModelError(f"the model has {len(plain)} layers, so the head cannot have {layers}; choose 0 to {len(plain)}")
+        if layers == 0:
+            return frozenset()
+        if self.head_name is not None and layers == 1:
+            return frozenset(self.head_unit.params + self.head_unit.buffers)
+        start = self.units.index(plain[-layers])
+        return self.names_of(self.units[start:])
+
+    @cached_property
+    def norms(self) -> frozenset[str]:
+        """The names of the parameters of normalisation layers."""
+        return frozenset(name for unit in self.units if unit.is_norm for name in unit.params)
+
+    @staticmethod
+    def names_of(units: Iterable[Unit]) -> frozenset[str]:
+        """All names, parameters and buffers, of some units."""
+        return frozenset(name for unit in units for name in unit.params + unit.buffers)
+
+    @cached_property
+    def has_batchnorm(self) -> bool:
+        """Whether a batch of one cannot be trained on."""
+        return any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in self.net.module.modules())
+
+    @cached_property
+    def stat_momentum(self) -> dict[str, float]:
+        """The buffers that hold running statistics of batches, and the weight of the newest batch in each."""
+        return {
+            f"{name}.{key}" if name else key: each.momentum or 1.0
+            for name, each in self.net.module.named_modules()
+            if isinstance(each, nn.modules.batchnorm._NormBase)
+            for key in ("running_mean", "running_var")
+            if each._buffers.get(key) is not None
+        }
+
+    def frozen(self, part: frozenset[str] | None) -> frozenset[str]:
+        """The normalisation modules that stay in evaluation mode while only `part` is trained."""
+        if part is None:
+            return frozenset()
+        return frozenset(unit.name for unit in self.units if unit.is_norm and not part & frozenset(unit.params))
+
+    def _find_units(self) -> tuple[Unit, ...]:
+        units, seen = [], set()
+        for name, each in self.net.module.named_modules():
+            prefix = f"{name}." if name else ""
+            params = tuple(prefix + key for key in each._parameters if prefix + key in self.net.params)
+            buffers = tuple(prefix + key for key in each._buffers if prefix + key in self.net.buffers)
+            if params or buffers:
+                units.append(Unit(name or "model", params, buffers, isinstance(each, NORMS)))
+                seen.update(params + buffers)
+        return tuple(units)
+
+    def _trace(self, x: Tensor) -> Tensor:
+        """Run the model once: order the units by their first use, and tap the features that enter the head."""
+        order: list[str] = []
+        modules = dict(self.net.module.named_modules())
+
+        def note(name: str) -> Callable[..., None]:
+            return lambda *_: order.append(name)
+
+        hooks = [
+            modules[unit.name if unit.name in modules else ""].register_forward_pre_hook(note(unit.name))
+            for unit in self.units
+        ]
+        try:
+            outputs = self.net.apply(self.net.params, self.net.buffers, x).outputs
+        except Exception as error:
+            raise ModelError(
+                f"the model {type(self.module).__name__} cannot take inputs of shape {tuple(x.shape[1:])}: {error}"
+            ) from error
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not isinstance(outputs, Tensor):
+            raise ModelError(f"the model must return one tensor, not {type(outputs).__name__}; wrap it in a module that does")
+        self.units = _by_first_use(self.units, order)
+        tapped = modules.get(self.head_unit.name)
+        if tapped is not None and tapped is not self.net.module:
+            tapped.register_forward_pre_hook(self._tap)
+        return outputs
+
+    def _tap(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        with suppress(IndexError):
+            self.net._tapped = args[0]
+
+
+def _by_first_use(units: tuple[Unit, ...], order: list[str]) -> tuple[Unit, ...]:
+    """Sort units by first use; one that is never called itself stays behind the one defined before it."""
+    position: dict[str, tuple[int, int]] = {}
+    last = -1
+    for rank, unit in enumerate(units):
+        last = order.index(unit.name) if unit.name in order else last
+        position[unit.name] = (last, rank)
+    return tuple(sorted(units, key=lambda unit: position[unit.name]))
+

@@ -1,0 +1,364 @@
+"""The conformance suite: what every method must satisfy, public, for other people's methods too.
+
+    from idiolect.testing import check_method
+    check_method("fedprox(mu=0.1)")
+
+Each check runs a tiny federation with awkward clients: one with a single sample, one with a single class, one
+with fewer samples than a batch."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import codec
+from .data import Client, Federation
+from .engines import ENGINES, Engine, Loop, Plan
+from .engines.client import Outcome, batches
+from .errors import ConformanceError
+from .method import Download, Method, Upload, methods
+from .optim import SGD
+from .registry import describe
+from .rng import torch_seed
+from .run.experiment import Experiment
+from .store import Store
+from .task import Task
+from .tree import Slots
+
+ROUNDS = 3
+RELATIVE = 1e-4
+
+
+# -- a tiny federation --------------------------------------------------------------------------------
+
+
+def tiny_model(norm: bool = False, width: int = 6) -> nn.Module:
+    """A small classifier of three layers, with or without batch normalisation."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(0, f"tiny {width}"))
+        middle = [nn.BatchNorm1d(width)] if norm else []
+        return nn.Sequential(nn.Linear(4, width), *middle, nn.ReLU(), nn.Linear(width, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+def tiny_federation(clients: int = 5, unseen: int = 0) -> Federation:
+    """Clients of 14, 9, 6 (one class), 3 (less than a batch) and 1 training samples, each with its own shift."""
+    draw = torch.Generator().manual_seed(1)
+    members = []
+    for position in range(clients + unseen):
+        size = (14, 9, 6, 3, 1)[position % 5] if position < clients else 8
+        y = torch.full((size + 8,), 1) if position % 5 == 2 else torch.randint(0, 3, (size + 8,), generator=draw)
+        x = torch.randn(size + 8, 4, generator=draw) + torch.nn.functional.one_hot(y, 4) + 0.3 * position
+        parts = torch.arange(size + 8).split([size, 4, 4])
+        members.append(Client(f"c{position}", x, y, *parts))
+    public = (torch.randn(12, 4, generator=draw), torch.randint(0, 3, (12,), generator=draw))
+    hidden = frozenset(range(clients, clients + unseen))
+    return Federation(tuple(members), "tiny", 3, "given", "0" * 12, public, hidden)
+
+
+def tiny_plan(method: str | Method, *, norm: bool = False, unseen: int = 0, **changes: Any) -> Plan:
+    """A plan for a tiny federation; `changes` replace the plan's fields."""
+    chosen = methods.build(method)
+    data = tiny_federation(unseen=unseen)
+    x, y = data.clients[0].split("train")
+    several = "models" in chosen.needs
+    widths = (6, 3) if several else (6,)
+    tasks = tuple(Task(tiny_model(norm, width), (x[:2], y[:2]), classes=3) for width in widths)
+    chosen.check(tasks[0])
+    defaults: dict[str, Any] = {
+        "rounds": ROUNDS,
+        "batch_size": 4,
+        "lr": 0.1,
+        "local_epochs": 2,
+        "models": tuple(i % 2 for i in range(len(data.clients))) if several else (),
+    }
+    return Plan(method=chosen, tasks=tasks, data=data, **(defaults | changes))
+
+
+@dataclass(frozen=True)
+class Played:
+    """Where a run ended: the server's and the clients' slots, and the metrics without times."""
+
+    server: Slots
+    clients: Mapping[int, Slots | None]
+    rows: list[Any]
+
+    def leaves(self) -> Iterator[tuple[str, Tensor]]:
+        """Everything, named."""
+        for slot, each in self.server.items():
+            yield from ((f"server {slot} {name}", leaf) for name, leaf in each.items())
+        for index, slots in self.clients.items():
+            for slot, each in (slots or {}).items():
+                yield from ((f"client {index} {slot} {name}", leaf) for name, leaf in each.items())
+
+
+def play(plan: Plan, engine: Callable[[Plan], Engine] = Loop, store: Store | None = None) -> Played:
+    """Run a plan to its end and collect the state."""
+    store = store or Store(None)
+    Experiment(plan, engine(plan), store).run()
+    return Played(store.server(), store.clients(plan.data.seen), store.rows())
+
+
+def require(condition: bool, problem: str) -> None:
+    """Raise `ConformanceError` unless the condition holds."""
+    if not condition:
+        raise ConformanceError(problem)
+
+
+def require_equal(a: Played, b: Played, what: str, relative: float = 0.0) -> None:
+    """Require two runs to end in the same state, to the bit or to a relative tolerance."""
+    left, right = dict(a.leaves()), dict(b.leaves())
+    require(left.keys() == right.keys(), f"{what}: the slots differ: {sorted(left.keys() ^ right.keys())}")
+    for name, leaf in left.items():
+        require(close(leaf, right[name], relative), f"{what}: {name} differs: {leaf} and {right[name]}")
+
+
+def close(a: Tensor, b: Tensor, relative: float) -> bool:
+    """Whether two leaves are the same bits, or within a relative tolerance of each other."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if relative == 0.0 or not a.is_floating_point():
+        return bool(torch.equal(a, b))
+    return bool(torch.allclose(a, b, rtol=relative, atol=relative * max(1e-3, float(a.abs().max())) if a.numel() else 0))
+
+
+# -- engines that only test ----------------------------------------------------------------------------
+
+
+class Backwards(Loop):
+    """The loop engine, last client first."""
+
+    def train(self, round: int, states: Any, download: Download) -> Iterator[tuple[int, Outcome]]:
+        """The clients' parts, in reverse order."""
+        outcomes = [each for index in sorted(states, reverse=True) for each in super(Backwards, self).train(round, {index: states[index]}, download)]
+        yield from outcomes
+
+
+class ThroughBytes(Loop):
+    """The loop engine with every message and state encoded and decoded on its way."""
+
+    def train(self, round: int, states: Any, download: Download) -> Iterator[tuple[int, Outcome]]:
+        """The clients' parts, all slots through bytes."""
+        for index in sorted(states):
+            state = None if states[index] is None else codec.decode(codec.encode(states[index]))[0]
+            message = Download(codec.decode(codec.encode(download.of(index)))[0])
+            for _, outcome in super().train(round, {index: state}, message):
+                upload = outcome.upload
+                if upload is not None:
+                    data = codec.encode(upload.slots, upload.masks)
+                    counted = codec.size(upload.slots, upload.masks)
+                    require(codec.payload(data) == counted, f"{counted} bytes counted, {codec.payload(data)} encoded")
+                    upload = Upload(*codec.decode(data))
+                yield index, replace(outcome, upload=upload)
+
+
+class Poisoned(Loop):
+    """The loop engine with one client whose upload is not finite."""
+
+    def train(self, round: int, states: Any, download: Download) -> Iterator[tuple[int, Outcome]]:
+        """The clients' parts; client 1's upload is spoilt."""
+        for index, outcome in super().train(round, states, download):
+            upload = outcome.upload
+            if index == 1 and upload is not None:
+                spoil = lambda leaf: leaf * float("nan") if leaf.is_floating_point() else leaf  # noqa: E731
+                slots = {slot: {n: spoil(leaf) for n, leaf in each.items()} for slot, each in upload.slots.items()}
+                upload = Upload(slots, upload.masks)
+            yield index, replace(outcome, upload=upload)
+
+
+# -- the checks ----------------------------------------------------------------------------------------
+
+
+def check_round_trip(method: Method) -> None:
+    """The expression that describes a method builds it again."""
+    text = describe(method)
+    require(methods.build(text) == method, f"{text} builds {methods.build(text)}, not {method}")
+
+
+def check_repeatable(method: Method) -> None:
+    """The same plan gives the same bits twice."""
+    require_equal(play(tiny_plan(method)), play(tiny_plan(method)), "two runs of one plan")
+
+
+def check_client_order(method: Method) -> None:
+    """The order in which clients are served does not matter."""
+    require_equal(play(tiny_plan(method)), play(tiny_plan(method), Backwards), "clients in reverse order")
+
+
+def check_through_bytes(method: Method) -> None:
+    """All slots survive encoding, and counted bytes are encoded bytes."""
+    require_equal(play(tiny_plan(method)), play(tiny_plan(method), ThroughBytes), "through bytes")
+
+
+def check_engines(method: Method) -> None:
+    """Every engine agrees with the loop, one round from the same state."""
+    reference = play(tiny_plan(method, rounds=1))
+    for name, engine in ENGINES.items():
+        if name != "loop":
+            require_equal(reference, play(tiny_plan(method, rounds=1), engine), f"engine {name}", RELATIVE)
+
+
+def check_messages(method: Method) -> None:
+    """Only declared slots leave a client; `download` changes nothing and tells everybody the same twice."""
+    plan = tiny_plan(method)
+    for round in range(-method.setup_rounds, 1):
+        ctx, server = plan.server(round), method.server_init(plan.server(round))
+        before = codec.encode(server)
+        first, second = (method.download(ctx, server, plan.data.seen) for _ in range(2))
+        require(codec.encode(server) == before, "download changed the server's state")
+        for index in plan.data.seen:
+            require(codec.encode(first.of(index)) == codec.encode(second.of(index)), "download differs when called twice")
+        for index, outcome in Loop(plan).train(round, dict.fromkeys(plan.data.seen), first):
+            sent = set(outcome.upload.slots) if outcome.upload else set()
+            require(sent <= set(method.sends), f"client {index} sends {sorted(sent - set(method.sends))}, not declared in `sends`")
+            if outcome.upload:
+                for slot, mask in outcome.upload.masks.items():
+                    require(all(leaf.dtype == torch.bool for leaf in mask.values()), f"the mask of {slot} is not boolean")
+
+
+def check_pure(method: Method) -> None:
+    """Client functions change nothing they are given, and a step keeps slots, shapes and dtypes."""
+    plan = tiny_plan(method)
+    round = -method.setup_rounds
+    download = method.download(plan.server(round), method.server_init(plan.server(round)), plan.data.seen)
+    ctx = plan.context(0, round)
+    client, message = method.client_init(ctx), download.of(0)
+    before = codec.encode(client), codec.encode(message)
+    work = method.begin(ctx, client, message)
+    zero = torch.zeros(())
+    work["log"] = {"loss": zero, "samples": zero}
+    for number, phase in enumerate(method.phases(ctx)):
+        ctx.phase, ctx.epoch, ctx.step = phase, 0, 0
+        work = method.enter(ctx, work)
+        for slot in phase.slots:
+            work = {**{f"{slot}:{k}": v for k, v in ctx.optimizer.init(work[slot]).items()}, **work}
+        for batch in batches(plan, ctx, number):
+            held, shape = codec.encode(work), _shape(work)
+            after = method.step(ctx, work, batch)
+            require(codec.encode(work) == held, f"step changed its working slots in phase {phase.name}")
+            require(_shape(after) == shape, f"step changed slots, shapes or dtypes in phase {phase.name}: {_shape(after) ^ shape}")
+            work = after
+            ctx.step += 1
+    method.end(ctx, client, work)
+    require((codec.encode(client), codec.encode(message)) == before, "the client's slots or its download were changed in place")
+
+
+def _shape(slots: Slots) -> frozenset[Any]:
+    return frozenset((s, n, tuple(leaf.shape), leaf.dtype) for s, each in slots.items() for n, leaf in each.items())
+
+
+def check_absent_clients(method: Method) -> None:
+    """Clients that are rarely or never sampled have a finite view all the same."""
+    played = play(tiny_plan(method, participation=0.2, rounds=2))
+    _require_scores(played, tiny_plan(method).data.seen, "seen")
+
+
+def check_unseen_clients(method: Method) -> None:
+    """Clients that never trained in the federation are served."""
+    plan = tiny_plan(method, unseen=2)
+    _require_scores(play(plan), sorted(plan.data.unseen), "unseen")
+
+
+def _require_scores(played: Played, ids: Iterable[int], cohort: str) -> None:
+    scored = {row[1] for row in played.rows if row[2] == cohort and row[4] == "test" and row[6] == row[6]}
+    require(scored >= set(ids), f"{cohort} clients without a finite score: {sorted(set(ids) - scored)}")
+
+
+def check_batchnorm(method: Method) -> None:
+    """A model with batch normalisation trains under each policy for its statistics, and batches of one are dropped."""
+    for policy in ("average", "local", "recompute"):
+        played = play(tiny_plan(method, norm=True, norm_stats=policy))
+        _require_scores(played, range(4), "seen")
+        for name, leaf in played.leaves():
+            require(not leaf.is_floating_point() or bool(torch.isfinite(leaf).all()), f"norm_stats={policy}: {name} is not finite")
+
+
+def check_momentum(method: Method) -> None:
+    """It runs under an optimiser with state."""
+    _require_scores(play(tiny_plan(method, optimizer=SGD(momentum=0.9, clip=1.0))), range(5), "seen")
+
+
+def check_resume(method: Method) -> None:
+    """A run that is stopped after a round and resumed equals an uninterrupted one to the bit."""
+    whole = play(tiny_plan(method, participation=0.6))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.sqlite"
+        store, plan = Store(path), tiny_plan(method, participation=0.6)
+        rounds = iter(range(-method.setup_rounds, 2))
+        Experiment(plan, Loop(plan), store).run(stop=lambda: next(rounds, None) == 1)
+        store.close()
+        resumed = play(tiny_plan(method, participation=0.6), store=Store(path))
+    require_equal(whole, resumed, "a resumed run")
+    require(whole.rows == resumed.rows, "the metrics of a resumed run differ")
+
+
+def check_no_test_data(method: Method) -> None:
+    """Training never sees validation or test data."""
+    plan = tiny_plan(method)
+    shuffled = [replace(each, y=_shuffle(each)) for each in plan.data.clients]
+    other = replace(plan, data=replace(plan.data, clients=tuple(shuffled)))
+    require_equal(play(plan), play(other), "other validation and test labels")
+
+
+def _shuffle(client: Client) -> Tensor:
+    y = client.y.clone()
+    held_out = torch.cat([client.val, client.test])
+    y[held_out] = (y[held_out] + 1) % 3
+    return y
+
+
+def check_poison(method: Method) -> None:
+    """A client whose upload is not finite is left out; the others go on, and its own state stays as it was."""
+    played = play(tiny_plan(method), Poisoned)
+    for name, leaf in played.leaves():
+        require(not leaf.is_floating_point() or bool(torch.isfinite(leaf).all()), f"one bad upload spoils {name}")
+
+
+def check_identities(method: Method) -> None:
+    """The neutral cases that the method declares equal what they must equal."""
+    for neutral, plain in type(method).identities.items():
+        a, b = (views(tiny_plan(each)) for each in (neutral, plain))
+        for index, view in a.items():
+            for name, leaf in view.items():
+                same = close(leaf, b[index][name], method.identity_tolerance * ROUNDS)
+                require(same, f"{neutral} should equal {plain}, but client {index} differs in {name}: {leaf} and {b[index][name]}")
+
+
+def views(plan: Plan) -> dict[int, dict[str, Tensor]]:
+    """Every client's model after a run."""
+    store = Store(None)
+    Experiment(plan, Loop(plan), store).run()
+    server, ctx = store.server(), plan.server(plan.rounds - 1)
+    download = plan.method.download(ctx, server, plan.data.seen)
+    found = {}
+    for index, state in store.clients(plan.data.seen).items():
+        client = plan.context(index, plan.rounds - 1, newcomer=state is None)
+        slots = plan.method.client_init(client) if state is None else state
+        found[index] = plan.method.view(client, slots, download.of(index))["params"]
+    return found
+
+
+CHECKS: dict[str, Callable[[Method], None]] = {
+    name.removeprefix("check_"): each for name, each in list(globals().items()) if name.startswith("check_")
+}
+"""All checks by name, to parametrise a test over."""
+
+
+def check_method(method: str | Method, checks: Sequence[str] = ()) -> None:
+    """Run the conformance suite (or some of its checks) on a method; raises `ConformanceError`.
+
+    >>> check_method("fedprox(mu=0.1)", ["round_trip", "messages"])
+    """
+    built = methods.build(method)
+    for name in checks or CHECKS:
+        try:
+            CHECKS[name](built)
+        except ConformanceError as error:
+            raise ConformanceError(f"{describe(built)} fails the check {name!r}: {error}") from error
+
+

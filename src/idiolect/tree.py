@@ -1,0 +1,172 @@
+"""Arithmetic on trees. A tree is `dict[str, Tensor]`: parameters or buffers by name; slots are
+`dict[str, tree]`. Everything here is pure, and all averaging of models happens in `mean`."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Tensor]
+Slots = dict[str, Tree]
+
+
+def map(fn: Callable[..., Tensor], first: Mapping[str, Tensor], *others: Mapping[str, Tensor]) -> Tree:
+    """Apply `fn` name by name; the names are those of the first tree.
+
+    >>> map(torch.add, {"w": torch.ones(1)}, {"w": torch.ones(1), "more": torch.zeros(1)})
+    {'w': tensor([2.])}
+    """
+    return {name: fn(leaf, *(other[name] for other in others)) for name, leaf in first.items()}
+
+
+def sub(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tree:
+    """a - b, name by name."""
+    return map(torch.sub, a, b)
+
+
+def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float | Tensor = 1.0) -> Tree:
+    """a + scale * b, name by name."""
+    return map(lambda x, y: x + scale * y, a, b)
+
+
+def scale(a: Mapping[str, Tensor], factor: float | Tensor) -> Tree:
+    """factor * a, name by name."""
+    return map(lambda x: factor * x, a)
+
+
+def mix(a: Mapping[str, Tensor], b: Mapping[str, Tensor], share: float | Tensor) -> Tree:
+    """share * a + (1 - share) * b, name by name."""
+    return map(lambda x, y: share * x + (1 - share) * y, a, b)
+
+
+def zeros_like(a: Mapping[str, Tensor]) -> Tree:
+    """A tree of zeros of the same shapes."""
+    return map(torch.zeros_like, a)
+
+
+def pick(a: Mapping[str, Tensor], names: Iterable[str]) -> Tree:
+    """The part of a tree that carries `names`, in the tree's own order."""
+    wanted = frozenset(names)
+    return {name: leaf for name, leaf in a.items() if name in wanted}
+
+
+def drop(a: Mapping[str, Tensor], names: Iterable[str]) -> Tree:
+    """The part of a tree that does not carry `names`."""
+    unwanted = frozenset(names)
+    return {name: leaf for name, leaf in a.items() if name not in unwanted}
+
+
+def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
+    """The inner product of two trees, as a 0-d tensor."""
+    return torch.stack([(leaf * b[name]).sum() for name, leaf in a.items()]).sum()
+
+
+def norm(a: Mapping[str, Tensor]) -> Tensor:
+    """The Euclidean norm of a tree, as a 0-d tensor.
+
+    >>> norm({"w": torch.tensor([3.0]), "b": torch.tensor([4.0])})
+    tensor(5.)
+    """
+    return dot(a, a).sqrt()
+
+
+def cosine(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
+    """The cosine of the angle between two trees; 0 where one of them is zero."""
+    length = norm(a) * norm(b)
+    return torch.where(length > 0, dot(a, b) / length.clamp_min(torch.finfo(length.dtype).tiny), 0.0)
+
+
+def size(a: Mapping[str, Tensor]) -> int:
+    """How many numbers a tree holds."""
+    return sum(leaf.numel() for leaf in a.values())
+
+
+def flatten(a: Mapping[str, Tensor], names: Iterable[str] | None = None) -> Tensor:
+    """The leaves (or those called `names`) as one vector."""
+    leaves = a.values() if names is None else [a[name] for name in names]
+    return torch.cat([leaf.reshape(-1) for leaf in leaves])
+
+
+def stack(trees: Sequence[Mapping[str, Tensor]]) -> Tree:
+    """One tree whose leaves carry the given trees along a new first axis."""
+    return {name: torch.stack([each[name] for each in trees]) for name in trees[0]}
+
+
+def unstack(a: Mapping[str, Tensor]) -> list[Tree]:
+    """The inverse of `stack`."""
+    length = next(iter(a.values())).shape[0]
+    return [{name: leaf[i] for name, leaf in a.items()} for i in builtins.range(length)]
+
+
+def mean(
+    trees: Sequence[Mapping[str, Tensor]],
+    weights: Sequence[float | Tensor],
+    masks: Sequence[Mapping[str, Tensor] | None] | None = None,
+    keep: Mapping[str, Tensor] | None = None,
+    denominator: str = "uploaders",
+) -> Tree:
+    r"""The weighted mean over those who sent a coordinate; what nobody sent keeps its value.
+
+    For each coordinate q, with m_i,q = 1 where client i sent it,
+
+    .. math:: \text{mean}_q = \sum_i p_i m_{i,q} v_{i,q} / \sum_i p_i m_{i,q}.
+
+    Args:
+        trees: one tree per client; a name that is absent was not sent.
+        weights: one non-negative number per client; they need not sum to one.
+        masks: per client None (all that it has was sent) or a boolean tree.
+        keep: the previous values, kept where nobody sent anything.
+        denominator: `uploaders` as above; `all` divides by the weight of all clients and keeps the
+            previous value with the rest of the weight; `zeros` counts what was not sent as zero.
+
+    Sums are taken in double precision, so a mask of ones gives the same bits as no mask, and one
+    client's mean is the client's value. Integer leaves (batch counters) take the maximum.
+
+    >>> mean([{"w": torch.tensor([0.0, 0.0])}, {"w": torch.tensor([4.0, 8.0])}], [3, 1])
+    {'w': tensor([1., 2.])}
+    >>> mean([{"w": torch.tensor([1.0, 7.0])}], [2], [{"w": torch.tensor([True, False])}], {"w": torch.tensor([5.0, 5.0])})
+    {'w': tensor([1., 5.])}
+    """
+    masks = masks if masks is not None else [None] * len(trees)
+    numbers = [float(weight) for weight in weights]
+    result: Tree = dict(keep or {})
+    for name in dict.fromkeys(name for each in trees for name in each):
+        sent = [
+            (each[name], number, mask.get(name) if mask else None)
+            for each, number, mask in zip(trees, numbers, masks, strict=True)
+            if name in each
+        ]
+        before = keep.get(name) if keep else None
+        result[name] = _leaf_mean(sent, before, sum(numbers), denominator)
+    return result
+
+
+def _leaf_mean(
+    sent: list[tuple[Tensor, float, Tensor | None]], before: Tensor | None, total: float, denominator: str
+) -> Tensor:
+    leaf = sent[0][0]
+    if not leaf.is_floating_point():
+        return torch.stack([value for value, _, _ in sent]).amax(0)
+    above = torch.zeros(leaf.shape, dtype=torch.float64, device=leaf.device)
+    if all(mask is None for _, _, mask in sent):
+        below: Any = sum(weight for _, weight, _ in sent)
+        for value, weight, _ in sent:
+            above.add_(value, alpha=weight)
+    else:
+        below = torch.zeros_like(above)
+        for value, weight, mask in sent:
+            here = torch.ones_like(leaf) if mask is None else mask.to(leaf.dtype)
+            above.add_(torch.where(here > 0, value, torch.zeros_like(value)), alpha=weight)
+            below.add_(here, alpha=weight)
+    old = torch.zeros_like(above) if before is None else before.to(torch.float64)
+    if denominator == "zeros":
+        return (above / total).to(leaf.dtype)
+    if denominator == "all":
+        return ((above + (total - below) * old) / total).to(leaf.dtype)
+    if isinstance(below, Tensor):
+        return torch.where(below > 0, above / below.clamp_min(torch.finfo(below.dtype).tiny), old).to(leaf.dtype)
+    return (above / below if below > 0 else old).to(leaf.dtype)
