@@ -152,4 +152,3 @@ def _read(data: bytes, dtype: torch.dtype, shape: tuple[int, ...], form: str) ->
     leaf = torch.zeros(count, dtype=dtype)
     leaf[flat] = _values(rest, dtype, int(flat.sum()))
     return leaf.reshape(shape), flat.reshape(shape)
-

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from . import tree
 from .optim import Optimizer
+from .phase import Phase
 from .rng import generator
 from .task import Batch, Net, Scored, Task
 from .tree import Slots, Tree
 
 if TYPE_CHECKING:
-    from .method import Method, Phase
+    from .method import Method
 
 LossFn = Callable[[Slots], Scored]
 Backend = Callable[[LossFn, Slots], tuple[Slots, Scored]]
@@ -54,12 +55,10 @@ def autograd(loss: LossFn, leaves: Slots) -> tuple[Slots, Scored]:
     with torch.enable_grad():
         scored = loss(leaves)
     flat = [leaf for each in leaves.values() for leaf in each.values()]
-    found = iter(torch.autograd.grad(scored.loss, flat, allow_unused=True))
-    grads = {
-        slot: {n: torch.zeros_like(leaf) if (g := next(found)) is None else g for n, leaf in each.items()}
-        for slot, each in leaves.items()
-    }
-    detached = Scored(*(part.detach() for part in scored[:3]), tree.map(torch.detach, scored.buffers))
+    found = iter(torch.autograd.grad(scored.loss, flat, allow_unused=True, materialize_grads=True))
+    grads = {slot: {name: next(found) for name in each} for slot, each in leaves.items()}
+    loss_value, outputs, features, buffers = scored
+    detached = Scored(loss_value.detach(), outputs.detach(), features.detach(), tree.map(torch.detach, buffers))
     return grads, detached
 
 
@@ -94,7 +93,7 @@ class Context:
     counts: Tensor = field(default_factory=lambda: torch.zeros(0))
     norm_stats: str = "average"
     norm_affine: str = "shared"
-    phase: Phase = None  # type: ignore[assignment]
+    phase: Phase = field(default_factory=Phase)
     epoch: int = 0
     step: int = 0
     noise: Mapping[str, Tensor] = field(default_factory=dict)
@@ -152,9 +151,7 @@ class Context:
         """One optimiser step on `slot`; wrappers watch or change it in `Method.update`."""
         return self.method.update(self, work, slot, grad, batch, self.rate if lr is None else lr)
 
-    def move(
-        self, work: Slots, slot: str, grad: Grad, lr: float, rates: Mapping[str, Tensor] | None = None
-    ) -> Slots:
+    def move(self, work: Slots, slot: str, grad: Grad, lr: float, rates: Mapping[str, Tensor] | None = None) -> Slots:
         """The optimiser step itself: moves the slot and its optimiser state, and takes over its buffers."""
         prefix = f"{slot}:"
         state = {key.removeprefix(prefix): each for key, each in work.items() if key.startswith(prefix)}

@@ -1,15 +1,15 @@
 """The exception tree. Every error says what was wrong, what is allowed and what to do.
 
-    IdiolectError
-    ├── InputError            something the user gave cannot be used (exit code 2)
-    │   ├── UnknownNameError  no such method, data set, partition, model or option
-    │   ├── OptionError       an option's value is of the wrong kind or out of range
-    │   ├── DataError         the data cannot be used as they are
-    │   ├── ModelError        the network does not fit the data, the loss or the method
-    │   ├── ComposeError      these two methods cannot ride on each other
-    │   └── RunFolderError    the run folder is occupied, foreign, damaged or not writable
-    ├── MissingExtraError     an optional dependency is not installed
-    └── ConformanceError      a method breaks the contract (raised by `check_method`)
+IdiolectError
+├── InputError            something the user gave cannot be used (exit code 2)
+│   ├── UnknownNameError  no such method, data set, partition, model or option
+│   ├── OptionError       an option's value is of the wrong kind or out of range
+│   ├── DataError         the data cannot be used as they are
+│   ├── ModelError        the network does not fit the data, the loss or the method
+│   ├── ComposeError      these two methods cannot ride on each other
+│   └── RunFolderError    the run folder is occupied, foreign, damaged or not writable
+├── MissingExtraError     an optional dependency is not installed
+└── ConformanceError      a method breaks the contract (raised by `check_method`)
 """
 
 

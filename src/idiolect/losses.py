@@ -56,7 +56,9 @@ def mae(outputs: Tensor, y: Tensor) -> Tensor:
 
 def bce(outputs: Tensor, y: Tensor) -> Tensor:
     """Binary cross-entropy of one logit per target, per sample."""
-    return per_sample(F.binary_cross_entropy_with_logits(outputs.reshape(y.shape), y.to(outputs.dtype), reduction="none"))
+    return per_sample(
+        F.binary_cross_entropy_with_logits(outputs.reshape(y.shape), y.to(outputs.dtype), reduction="none")
+    )
 
 
 LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse, "mae": mae, "bce": bce}
@@ -78,14 +80,17 @@ def fit_loss(loss: str | Loss | None, outputs: Tensor, y: Tensor, classes: int |
         loss = "cross_entropy" if classes is not None else "mse"
     if isinstance(loss, str):
         if loss not in LOSSES:
-            raise UnknownNameError(f"there is no loss {loss!r}.{did_you_mean(loss, LOSSES)} Known: {', '.join(LOSSES)}.")
+            raise UnknownNameError(
+                f"there is no loss {loss!r}.{did_you_mean(loss, LOSSES)} Known: {', '.join(LOSSES)}."
+            )
         _check_shapes(loss, outputs, y, classes)
         loss = LOSSES[loss]
     try:
         value = loss(outputs, y)
     except Exception as error:
         raise ModelError(
-            f"the loss cannot compare outputs of shape {tuple(outputs.shape)} with targets of shape {tuple(y.shape)}: {error}"
+            f"the loss cannot compare outputs of shape {tuple(outputs.shape)} "
+            f"with targets of shape {tuple(y.shape)}: {error}"
         ) from error
     if value.ndim == 0 or value.shape == outputs.shape[:1]:
         return loss, value.ndim == 1
@@ -107,7 +112,9 @@ def _check_shapes(loss: str, outputs: Tensor, y: Tensor, classes: int | None) ->
         if classes is not None and given < classes:
             raise ModelError(f"the model gives {given} classes, but the data have {classes}; widen its output layer")
     elif outputs.numel() != y.numel():
-        raise ModelError(f"the model's outputs of shape {tuple(outputs.shape)} do not fit targets of shape {tuple(y.shape)}")
+        raise ModelError(
+            f"the model's outputs of shape {tuple(outputs.shape)} do not fit targets of shape {tuple(y.shape)}"
+        )
 
 
 def fit_metrics(

@@ -11,12 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from . import tree
-from .errors import ComposeError
 from .context import Context, Grad, ServerContext
+from .errors import ComposeError
 from .options import Options
+from .phase import Phase
 from .registry import Registry
 from .task import Batch, Task
 from .tree import Slots, Tree
+
+
+__all__ = ["Download", "Method", "Paper", "Phase", "Upload", "Wrapper", "methods", "register", "slot_of"]
 
 
 class Paper(NamedTuple):
@@ -27,40 +31,6 @@ class Paper(NamedTuple):
     venue: str
     year: int
     link: str = ""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of local training: which data, how long, which parameters. Static: never depends on data.
-
-    Attributes:
-        name: what the method calls it.
-        slots: the slots it trains; their optimiser state is made fresh unless the method kept it.
-        part: names of the model's parameters that it trains; None is all of them.
-        epochs: passes over the data; None is the run's local epochs.
-        steps: instead of epochs, exactly so many steps (the data are passed over as often as needed).
-        data: `train`, `holdout` (the share of the training data that `Method.holdout` sets aside) or `public`.
-        stream: which random order; phases of one stream see the same batches in the same order.
-        share: the share of the data used, the first of the random order.
-        samples: at most so many samples, the first of the random order.
-        batch_size, lr: None is the run's.
-        draws: how many independent batches each step gets; more than one come as a tuple.
-        noise: shapes of standard normal tensors that the engine draws for each step (-1 is the batch).
-    """
-
-    name: str = "train"
-    slots: tuple[str, ...] = ("params",)
-    part: frozenset[str] | None = None
-    epochs: int | None = None
-    steps: int | None = None
-    data: str = "train"
-    stream: str = "train"
-    share: float = 1.0
-    samples: int | None = None
-    batch_size: int | None = None
-    lr: float | None = None
-    draws: int = 1
-    noise: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 class Download(NamedTuple):
@@ -177,7 +147,9 @@ class Method(Options):
         for m in range(len(ctx.tasks)):
             here = {i: each for i, each in uploads.items() if ctx.model_of.get(i, 0) == m and "params" in each.slots}
             if here:
-                after |= {slot_of(s, m): self.average(ctx, server[slot_of(s, m)], here, s) for s in ("params", "buffers")}
+                after |= {
+                    slot_of(s, m): self.average(ctx, server[slot_of(s, m)], here, s) for s in ("params", "buffers")
+                }
         return after
 
     @staticmethod
@@ -205,8 +177,7 @@ class Method(Options):
         """The model a client has now: what it downloaded and, over it, what it keeps private."""
         own = client.get("private", {})
         return {
-            slot: {n: own[n] if n in own else download[slot][n] for n in leaves}
-            for slot, leaves in ctx.initial.items()
+            slot: {n: own[n] if n in own else download[slot][n] for n in leaves} for slot, leaves in ctx.initial.items()
         }
 
     def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
@@ -312,11 +283,16 @@ def _delegated(name: str) -> Any:
     return call
 
 
+def _inherited(name: str) -> Any:
+    return property(lambda self: getattr(self.inner, name), doc=f"The inner method's `{name}`.")
+
+
+_FACTS = "identity_tolerance needs unwrappable loop_only norm_stats eval_batch min_batch holdout setup_rounds"
+for _name in _FACTS.split():
+    setattr(Wrapper, _name, _inherited(_name))
 for _name, _held in vars(Method).items():
     if callable(_held) and not _name.startswith("_") and _name != "average":
         setattr(Wrapper, _name, _delegated(_name))
-for _name in ("identity_tolerance", "needs", "unwrappable", "loop_only", "norm_stats", "eval_batch", "min_batch", "holdout", "setup_rounds"):
-    setattr(Wrapper, _name, property(lambda self, name=_name: getattr(self.inner, name)))
 
 
 methods: Registry[Method] = Registry("method", Method)

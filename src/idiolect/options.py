@@ -95,9 +95,13 @@ class OptionInfo:
         return " or ".join(names.get(each, "none") for each in self.types)
 
 
-@cache
 def options_of(cls: type) -> dict[str, OptionInfo]:
     """The options of a class, by name, in the order in which they are declared."""
+    return _read_options(cls)
+
+
+@cache
+def _read_options(cls: type) -> dict[str, OptionInfo]:
     hints = typing.get_type_hints(cls)
     return {
         each.name: OptionInfo(

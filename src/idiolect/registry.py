@@ -101,7 +101,9 @@ def value(text: str) -> Any:
     try:
         return float(text) if _is_number(text) and not text.lstrip("+-").isdigit() else yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise InputError(f"the value {text!r} cannot be read; write it as in YAML, such as 0.1, true or [1, 2]") from error
+        raise InputError(
+            f"the value {text!r} cannot be read; write it as in YAML, such as 0.1, true or [1, 2]"
+        ) from error
 
 
 def _is_number(text: str) -> bool:
@@ -131,7 +133,7 @@ class Registry(Generic[T]):
         def enter(cls: type[T]) -> type[T]:
             cls.name = name  # type: ignore[attr-defined]
             self._classes[name] = cls
-            self._aliases.update({alias: name for alias in aliases})
+            self._aliases.update(dict.fromkeys(aliases, name))
             return cls
 
         return enter

@@ -51,7 +51,9 @@ class Store:
         except sqlite3.Error as error:
             raise RunFolderError(f"{path} cannot be used as the store of a run: {error}") from error
         if found != VERSION:
-            raise RunFolderError(f"{path} is a store of version {found}, but this is for version {VERSION}; use another folder")
+            raise RunFolderError(
+                f"{path} is a store of version {found}, but this is for version {VERSION}; use another folder"
+            )
 
     def fact(self, key: str, default: Any = None) -> Any:
         """A stored fact about the run."""
@@ -109,7 +111,10 @@ class Store:
 
     def _forget_before(self, selected: int) -> None:
         """Drop the versions that only an earlier selected round needed."""
-        newer = "SELECT 1 FROM state n WHERE n.owner=state.owner AND n.slot=state.slot AND n.round>state.round AND n.round<=?"
+        newer = (
+            "SELECT 1 FROM state n WHERE n.owner=state.owner AND n.slot=state.slot"
+            " AND n.round>state.round AND n.round<=?"
+        )
         self._db.execute(f"DELETE FROM state WHERE EXISTS ({newer})", (selected,))
 
     def rows(self) -> list[Row]:

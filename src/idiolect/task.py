@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import ModelError
-from .losses import Metric, class_axis, fit_loss, fit_metrics, per_sample
+from .losses import Loss, Metric, class_axis, fit_loss, fit_metrics, per_sample
 from .tree import Slots, Tree
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm, nn.RMSNorm)
@@ -126,7 +126,6 @@ class Net:
         self._places = self._find_places()
 
 
-@dataclass
 class Task:
     """A model, its loss and its metrics, as pure functions of parameters and buffers.
 
@@ -139,23 +138,23 @@ class Task:
         head: name of the output layer's module; found if not given.
     """
 
-    module: nn.Module
-    example: tuple[Tensor, Tensor]
-    loss_fn: str | Callable[[Tensor, Tensor], Tensor] | None = None
-    metrics: Mapping[str, Callable[[Tensor, Tensor], Any] | Metric] | None = None
-    classes: int | None = None
-    head_name: str | None = None
-    net: Net = field(init=False)
-    units: tuple[Unit, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.net = Net(self.module)
+    def __init__(
+        self,
+        module: nn.Module,
+        example: tuple[Tensor, Tensor],
+        loss: str | Loss | None = None,
+        metrics: Mapping[str, Callable[[Tensor, Tensor], Any] | Metric] | None = None,
+        classes: int | None = None,
+        head: str | None = None,
+    ) -> None:
+        self.module, self.classes, self.head_name = module, classes, head
+        self.net = Net(module)
         if not self.net.params:
-            raise ModelError(f"the model {type(self.module).__name__} has no parameters to train")
+            raise ModelError(f"the model {type(module).__name__} has no parameters to train")
         self.units = self._find_units()
-        outputs = self._trace(self.example[0][:2])
-        self.loss_fn, self.per_sample = fit_loss(self.loss_fn, outputs, self.example[1][:2], self.classes)
-        self.metrics = fit_metrics(self.metrics, outputs, self.example[1][:2], self.loss_fn)
+        outputs = self._trace(example[0][:2])
+        self.loss_fn, self.per_sample = fit_loss(loss, outputs, example[1][:2], classes)
+        self.metrics = fit_metrics(metrics, outputs, example[1][:2], self.loss_fn)
 
     # -- the model as functions ------------------------------------------------------------------
 
@@ -172,7 +171,6 @@ class Task:
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """One loss per sample."""
-        assert callable(self.loss_fn)
         if not self.per_sample:
             raise ModelError(
                 "this method weighs samples one by one, but the loss gives one number for a whole batch; "
@@ -182,7 +180,6 @@ class Task:
 
     def score(self, outputs: Tensor, batch: Batch) -> Tensor:
         """The loss of outputs on a batch: the weighted mean over its samples."""
-        assert callable(self.loss_fn)
         if not self.per_sample:
             return self.loss_fn(outputs, batch.y)
         return (self.loss_fn(outputs, batch.y) * batch.weight).sum() / batch.weight.sum()
@@ -235,7 +232,9 @@ class Task:
         """
         plain = [unit for unit in self.units if not unit.is_norm]
         if not 0 <= layers <= len(plain):
-            raise ModelError(f"the model has {len(plain)} layers, so the head cannot have {layers}; choose 0 to {len(plain)}")
+            raise ModelError(
+                f"the model has {len(plain)} layers, so the head cannot have {layers}; choose 0 to {len(plain)}"
+            )
         if layers == 0:
             return frozenset()
         if self.head_name is not None and layers == 1:
@@ -276,14 +275,13 @@ class Task:
         return frozenset(unit.name for unit in self.units if unit.is_norm and not part & frozenset(unit.params))
 
     def _find_units(self) -> tuple[Unit, ...]:
-        units, seen = [], set()
+        units = []
         for name, each in self.net.module.named_modules():
             prefix = f"{name}." if name else ""
             params = tuple(prefix + key for key in each._parameters if prefix + key in self.net.params)
             buffers = tuple(prefix + key for key in each._buffers if prefix + key in self.net.buffers)
             if params or buffers:
                 units.append(Unit(name or "model", params, buffers, isinstance(each, NORMS)))
-                seen.update(params + buffers)
         return tuple(units)
 
     def _trace(self, x: Tensor) -> Tensor:
@@ -308,7 +306,9 @@ class Task:
             for hook in hooks:
                 hook.remove()
         if not isinstance(outputs, Tensor):
-            raise ModelError(f"the model must return one tensor, not {type(outputs).__name__}; wrap it in a module that does")
+            raise ModelError(
+                f"the model must return one tensor, not {type(outputs).__name__}; wrap it in a module that does"
+            )
         self.units = _by_first_use(self.units, order)
         tapped = modules.get(self.head_unit.name)
         if tapped is not None and tapped is not self.net.module:
@@ -328,4 +328,3 @@ def _by_first_use(units: tuple[Unit, ...], order: list[str]) -> tuple[Unit, ...]
         last = order.index(unit.name) if unit.name in order else last
         position[unit.name] = (last, rank)
     return tuple(sorted(units, key=lambda unit: position[unit.name]))
-

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import codec
+from . import codec, tree
 from .data import Client, Federation
 from .engines import ENGINES, Engine, Loop, Plan
 from .engines.client import Outcome, batches
@@ -54,8 +54,8 @@ def tiny_federation(clients: int = 5, unseen: int = 0) -> Federation:
         size = (14, 9, 6, 3, 1)[position % 5] if position < clients else 8
         y = torch.full((size + 8,), 1) if position % 5 == 2 else torch.randint(0, 3, (size + 8,), generator=draw)
         x = torch.randn(size + 8, 4, generator=draw) + torch.nn.functional.one_hot(y, 4) + 0.3 * position
-        parts = torch.arange(size + 8).split([size, 4, 4])
-        members.append(Client(f"c{position}", x, y, *parts))
+        train, val, test = torch.split(torch.arange(size + 8), [size, 4, 4])
+        members.append(Client(f"c{position}", x, y, train, val, test))
     public = (torch.randn(12, 4, generator=draw), torch.randint(0, 3, (12,), generator=draw))
     hidden = frozenset(range(clients, clients + unseen))
     return Federation(tuple(members), "tiny", 3, "given", "0" * 12, public, hidden)
@@ -124,7 +124,9 @@ def close(a: Tensor, b: Tensor, relative: float) -> bool:
         return False
     if relative == 0.0 or not a.is_floating_point():
         return bool(torch.equal(a, b))
-    return bool(torch.allclose(a, b, rtol=relative, atol=relative * max(1e-3, float(a.abs().max())) if a.numel() else 0))
+    return bool(
+        torch.allclose(a, b, rtol=relative, atol=relative * max(1e-3, float(a.abs().max())) if a.numel() else 0)
+    )
 
 
 # -- engines that only test ----------------------------------------------------------------------------
@@ -135,8 +137,8 @@ class Backwards(Loop):
 
     def train(self, round: int, states: Any, download: Download) -> Iterator[tuple[int, Outcome]]:
         """The clients' parts, in reverse order."""
-        outcomes = [each for index in sorted(states, reverse=True) for each in super(Backwards, self).train(round, {index: states[index]}, download)]
-        yield from outcomes
+        for index in sorted(states, reverse=True):
+            yield from super().train(round, {index: states[index]}, download)
 
 
 class ThroughBytes(Loop):
@@ -165,10 +167,13 @@ class Poisoned(Loop):
         for index, outcome in super().train(round, states, download):
             upload = outcome.upload
             if index == 1 and upload is not None:
-                spoil = lambda leaf: leaf * float("nan") if leaf.is_floating_point() else leaf  # noqa: E731
-                slots = {slot: {n: spoil(leaf) for n, leaf in each.items()} for slot, each in upload.slots.items()}
-                upload = Upload(slots, upload.masks)
+                spoilt = {slot: tree.map(_spoil, each) for slot, each in upload.slots.items()}
+                upload = Upload(spoilt, upload.masks)
             yield index, replace(outcome, upload=upload)
+
+
+def _spoil(leaf: Tensor) -> Tensor:
+    return leaf * float("nan") if leaf.is_floating_point() else leaf
 
 
 # -- the checks ----------------------------------------------------------------------------------------
@@ -212,13 +217,20 @@ def check_messages(method: Method) -> None:
         first, second = (method.download(ctx, server, plan.data.seen) for _ in range(2))
         require(codec.encode(server) == before, "download changed the server's state")
         for index in plan.data.seen:
-            require(codec.encode(first.of(index)) == codec.encode(second.of(index)), "download differs when called twice")
+            require(
+                codec.encode(first.of(index)) == codec.encode(second.of(index)), "download differs when called twice"
+            )
         for index, outcome in Loop(plan).train(round, dict.fromkeys(plan.data.seen), first):
             sent = set(outcome.upload.slots) if outcome.upload else set()
-            require(sent <= set(method.sends), f"client {index} sends {sorted(sent - set(method.sends))}, not declared in `sends`")
+            require(
+                sent <= set(method.sends),
+                f"client {index} sends {sorted(sent - set(method.sends))}, not declared in `sends`",
+            )
             if outcome.upload:
                 for slot, mask in outcome.upload.masks.items():
-                    require(all(leaf.dtype == torch.bool for leaf in mask.values()), f"the mask of {slot} is not boolean")
+                    require(
+                        all(leaf.dtype == torch.bool for leaf in mask.values()), f"the mask of {slot} is not boolean"
+                    )
 
 
 def check_pure(method: Method) -> None:
@@ -241,11 +253,17 @@ def check_pure(method: Method) -> None:
             held, shape = codec.encode(work), _shape(work)
             after = method.step(ctx, work, batch)
             require(codec.encode(work) == held, f"step changed its working slots in phase {phase.name}")
-            require(_shape(after) == shape, f"step changed slots, shapes or dtypes in phase {phase.name}: {_shape(after) ^ shape}")
+            require(
+                _shape(after) == shape,
+                f"step changed slots, shapes or dtypes in phase {phase.name}: {_shape(after) ^ shape}",
+            )
             work = after
             ctx.step += 1
     method.end(ctx, client, work)
-    require((codec.encode(client), codec.encode(message)) == before, "the client's slots or its download were changed in place")
+    require(
+        (codec.encode(client), codec.encode(message)) == before,
+        "the client's slots or its download were changed in place",
+    )
 
 
 def _shape(slots: Slots) -> frozenset[Any]:
@@ -275,7 +293,10 @@ def check_batchnorm(method: Method) -> None:
         played = play(tiny_plan(method, norm=True, norm_stats=policy))
         _require_scores(played, range(4), "seen")
         for name, leaf in played.leaves():
-            require(not leaf.is_floating_point() or bool(torch.isfinite(leaf).all()), f"norm_stats={policy}: {name} is not finite")
+            require(
+                not leaf.is_floating_point() or bool(torch.isfinite(leaf).all()),
+                f"norm_stats={policy}: {name} is not finite",
+            )
 
 
 def check_momentum(method: Method) -> None:
@@ -326,7 +347,11 @@ def check_identities(method: Method) -> None:
         for index, view in a.items():
             for name, leaf in view.items():
                 same = close(leaf, b[index][name], method.identity_tolerance * ROUNDS)
-                require(same, f"{neutral} should equal {plain}, but client {index} differs in {name}: {leaf} and {b[index][name]}")
+                require(
+                    same,
+                    f"{neutral} should equal {plain}, but client {index} differs in {name}: "
+                    f"{leaf} and {b[index][name]}",
+                )
 
 
 def views(plan: Plan) -> dict[int, dict[str, Tensor]]:
@@ -360,5 +385,3 @@ def check_method(method: str | Method, checks: Sequence[str] = ()) -> None:
             CHECKS[name](built)
         except ConformanceError as error:
             raise ConformanceError(f"{describe(built)} fails the check {name!r}: {error}") from error
-
-

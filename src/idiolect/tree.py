@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -128,7 +127,8 @@ def mean(
 
     >>> mean([{"w": torch.tensor([0.0, 0.0])}, {"w": torch.tensor([4.0, 8.0])}], [3, 1])
     {'w': tensor([1., 2.])}
-    >>> mean([{"w": torch.tensor([1.0, 7.0])}], [2], [{"w": torch.tensor([True, False])}], {"w": torch.tensor([5.0, 5.0])})
+    >>> first = {"w": torch.tensor([True, False])}
+    >>> mean([{"w": torch.tensor([1.0, 7.0])}], [2], [first], keep={"w": torch.tensor([5.0, 5.0])})
     {'w': tensor([1., 5.])}
     """
     masks = masks if masks is not None else [None] * len(trees)
@@ -153,7 +153,7 @@ def _leaf_mean(
         return torch.stack([value for value, _, _ in sent]).amax(0)
     above = torch.zeros(leaf.shape, dtype=torch.float64, device=leaf.device)
     if all(mask is None for _, _, mask in sent):
-        below: Any = sum(weight for _, weight, _ in sent)
+        below: Tensor = torch.tensor(sum(weight for _, weight, _ in sent), dtype=torch.float64, device=leaf.device)
         for value, weight, _ in sent:
             above.add_(value, alpha=weight)
     else:
@@ -167,6 +167,4 @@ def _leaf_mean(
         return (above / total).to(leaf.dtype)
     if denominator == "all":
         return ((above + (total - below) * old) / total).to(leaf.dtype)
-    if isinstance(below, Tensor):
-        return torch.where(below > 0, above / below.clamp_min(torch.finfo(below.dtype).tiny), old).to(leaf.dtype)
-    return (above / below if below > 0 else old).to(leaf.dtype)
+    return torch.where(below > 0, above / below.clamp_min(torch.finfo(below.dtype).tiny), old).to(leaf.dtype)

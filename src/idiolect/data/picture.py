@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMATS = (".png", ".svg", ".pdf")
+DISCS = 40
 _SHADES = ((0.5, "█"), (0.25, "▓"), (0.05, "▒"), (0.0, "░"))
 _SEEN, _UNSEEN = "#2b6cb0", "#c05621"
 
@@ -23,22 +24,19 @@ def partition_text(federation: Federation, limit: int = 40) -> str:
 
     >>> from idiolect.data import load
     >>> print(partition_text(load("digits", partition="pathological:5", clients=4)))
-    client    samples   0  1  2  3  4  5  6  7  8  9
+    client    samples  0 1 2 3 4 5 6 7 8 9
     ...
     """
     names = [client.name + "*" * (at in federation.unseen) for at, client in enumerate(federation.clients)]
     sizes = [len(client.indices) for client in federation.clients]
     wide, counted = max(6, *map(len, names)), max(7, *(len(str(size)) for size in sizes))
     classes = federation.classes or 0
-    cell = len(str(classes)) + 1 if classes <= 30 else 1
+    cell = len(str(classes - 1)) + 1 if classes <= 30 else 1
     header = "".join(f"{label:>{cell}}" for label in range(classes)) if classes <= 30 else f"{classes} classes"
     lines = [f"{'client':<{wide}}  {'samples':>{counted}} {header}".rstrip()]
-    shares = federation.label_counts().numpy() / np.array(sizes)[:, None] if classes else None
+    rows = _rows(federation, sizes, cell)
     for at in range(min(limit, len(names))):
-        row = (
-            "".join(_shade(share).rjust(cell) for share in shares[at]) if shares is not None else _bar(sizes[at], sizes)
-        )
-        lines.append(f"{names[at]:<{wide}}  {sizes[at]:>{counted}} {row}".rstrip())
+        lines.append(f"{names[at]:<{wide}}  {sizes[at]:>{counted}} {rows[at]}".rstrip())
     if len(names) > limit:
         lines.append(f"... and {len(names) - limit} more")
     if classes:
@@ -48,16 +46,22 @@ def partition_text(federation: Federation, limit: int = 40) -> str:
     return "\n".join(lines)
 
 
+def _rows(federation: Federation, sizes: list[int], cell: int) -> list[str]:
+    """What stands right of each client: a shade per class, or a bar where there are no classes."""
+    if federation.classes is None:
+        return ["█" * max(1, round(30 * size / max(sizes))) for size in sizes]
+    counts = federation.label_counts()
+    shares = (counts / counts.sum(1, keepdim=True)).tolist()
+    return ["".join(_shade(share).rjust(cell) for share in row) for row in shares]
+
+
 def _shade(share: float) -> str:
     return "·" if share == 0 else next(block for bound, block in _SHADES if share >= bound)
 
 
-def _bar(size: int, sizes: list[int]) -> str:
-    return "█" * max(1, round(30 * size / max(sizes)))
-
-
 def draw_partition(federation: Federation, path: str | Path) -> None:
-    """Draw clients against classes; a disc's area is the number of samples. The suffix is the format.
+    """Draw clients against classes; discs by number of samples, or colours where there are many. The
+    suffix is the format.
 
     >>> from idiolect.data import load
     >>> draw_partition(load("digits", clients=10), getfixture("tmp_path") / "partition.svg")
@@ -79,7 +83,7 @@ def draw_partition(federation: Federation, path: str | Path) -> None:
         )
         _draw_sizes(panels[0, 0], federation)
         if classes:
-            _draw_labels(panels[1, 0], federation, width)
+            _draw_labels(panels[1, 0], federation, width, heights[1])
         _label_clients(panels[-1, 0], federation)
         figure.suptitle(f"{federation.name}, {clients} clients, {federation.partition}", fontsize=10)
         metadata = {"Date": None} if Path(path).suffix.lower() == ".svg" else None
@@ -87,31 +91,47 @@ def draw_partition(federation: Federation, path: str | Path) -> None:
 
 
 def _draw_sizes(axes: Axes, federation: Federation) -> None:
-    colours = [_UNSEEN if at in federation.unseen else _SEEN for at in range(len(federation))]
-    axes.bar(range(len(federation)), [len(client.indices) for client in federation.clients], color=colours, width=0.7)
+    sizes = np.array([len(client.indices) for client in federation.clients])
+    for held, colour, meaning in ((federation.seen, _SEEN, "seen"), (sorted(federation.unseen), _UNSEEN, "unseen")):
+        axes.bar(held, sizes[list(held)], color=colour, width=0.7, label=f"{meaning} clients")
+    if federation.unseen:
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 0.95), ncols=2, frameon=False)
     axes.set_ylabel("samples")
     axes.tick_params(bottom=False)
 
 
-def _draw_labels(axes: Axes, federation: Federation, width: float) -> None:
+def _draw_labels(axes: Axes, federation: Federation, width: float, height: float) -> None:
     counts = federation.label_counts().numpy()
     clients, classes = counts.shape
-    room = min(0.85 * width / clients, axes.get_position().height * axes.figure.get_figheight() / classes)  # type: ignore[union-attr]
-    largest = (72 * 0.9 * min(room, 0.32)) ** 2 / counts.max()
-    at, label = np.nonzero(counts)
-    held = counts[at, label]
-    colours = [_UNSEEN if each in federation.unseen else _SEEN for each in at]
-    axes.scatter(at, label, s=np.maximum(held * largest, 0.8), c=colours, linewidths=0)
-    for shown in sorted({1, _round(counts.max() / 8), _round(counts.max())}):
-        axes.scatter([], [], s=shown * largest, c=_SEEN, linewidths=0, label=f"{shown}")
-    if federation.unseen:
-        axes.scatter([], [], s=30, c=_UNSEEN, linewidths=0, label="unseen client")
-    axes.legend(title="samples", loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    if clients <= DISCS and classes <= DISCS:
+        _draw_discs(axes, federation, counts, 72 * min(0.8 * width / clients, 0.8 * height / classes, 0.3))
+    else:
+        shown = axes.imshow(
+            np.where(counts > 0, counts, np.nan).T,
+            norm="log",
+            cmap="Blues",
+            vmin=0.3,
+            aspect="auto",
+            interpolation="none",
+        )
+        bar = axes.figure.colorbar(shown, ax=axes, label="samples", pad=0.01)
+        bar.ax.set_ylim(1, max(2, counts.max()))
     axes.set_ylim(classes - 0.4, -0.6)
-    axes.set_yticks(range(0, classes, 1 if classes <= 30 else 10))
+    axes.set_yticks(range(0, classes, 1 if classes <= DISCS else 10))
     axes.set_ylabel("class")
+
+
+def _draw_discs(axes: Axes, federation: Federation, counts: np.ndarray, diameter: float) -> None:
+    """Discs whose area is the number of samples, the largest of this diameter in points."""
+    unit = diameter**2 / counts.max()
+    at, label = np.nonzero(counts)
+    colours = [_UNSEEN if each in federation.unseen else _SEEN for each in at]
     axes.grid(color="#e2e8f0", linewidth=0.6)
     axes.set_axisbelow(True)
+    axes.scatter(at, label, s=np.maximum(counts[at, label] * unit, 0.8), c=colours, linewidths=0)
+    for shown in sorted({1, _round(counts.max() / 8), _round(counts.max())}):
+        axes.scatter([], [], s=shown * unit, c=_SEEN, linewidths=0, label=f"{shown}")
+    axes.legend(title="samples", loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 
 def _round(count: float) -> int:
@@ -124,7 +144,7 @@ def _label_clients(axes: Axes, federation: Federation) -> None:
     axes.set_xlabel("client")
     axes.set_xlim(-0.6, len(federation) - 0.4)
     names = [client.name for client in federation.clients]
-    if len(names) > 50 or all(name.startswith("client-") for name in names):
-        axes.set_xticks(range(0, len(names), 1 if len(names) <= 50 else 10))
+    if len(names) > DISCS or all(name.startswith("client-") for name in names):
+        axes.set_xticks(range(0, len(names), 1 if len(names) <= DISCS else 10))
     else:
         axes.set_xticks(range(len(names)), names, rotation=90)

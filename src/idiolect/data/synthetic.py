@@ -214,7 +214,14 @@ class FedFacSimulation(Source):
             )
         many = 100 if clients is None else clients
         return fedfac_simulation(
-            many, self.share, self.covariate_share, seed, noise=self.noise, centred=self.centred, unseen=unseen, public=public
+            many,
+            self.share,
+            self.covariate_share,
+            seed,
+            noise=self.noise,
+            centred=self.centred,
+            unseen=unseen,
+            public=public,
         )[0]
 
 

@@ -13,7 +13,9 @@ ENGINES = {"loop": Loop}
 def make_engine(name: str, plan: Plan) -> Engine:
     """The engine called `name`, ready to carry out a plan."""
     if name not in ENGINES:
-        raise UnknownNameError(f"there is no engine {name!r}.{did_you_mean(name, ENGINES)} Known: {', '.join(ENGINES)}.")
+        raise UnknownNameError(
+            f"there is no engine {name!r}.{did_you_mean(name, ENGINES)} Known: {', '.join(ENGINES)}."
+        )
     return ENGINES[name](plan)
 
 

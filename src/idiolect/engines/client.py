@@ -55,15 +55,15 @@ def train(plan: Plan, index: int, round: int, state: Slots | None, download: Slo
         if steps == 0:
             return Outcome(client, None)
         after, upload = method.end(ctx, client, work)
-        scores = evaluate_view(plan, ctx, method.after_local(ctx, after, work), "after_local") if plan.after_local else []
+        scores = (
+            evaluate_view(plan, ctx, method.after_local(ctx, after, work), "after_local") if plan.after_local else []
+        )
     samples = float(work["log"]["samples"])
     loss = float(work["log"]["loss"]) / samples if samples else math.nan
     return Outcome(after, upload, loss, steps, scores)
 
 
-def run_phases(
-    plan: Plan, ctx: Context, phases: Sequence[Phase], work: Slots, tune: bool = False
-) -> tuple[Slots, int]:
+def run_phases(plan: Plan, ctx: Context, phases: Sequence[Phase], work: Slots, tune: bool = False) -> tuple[Slots, int]:
     """Run phases on working slots (or, to tune, on a copy of a view); how many steps that took."""
     method, total = plan.method, 0
     for number, phase in enumerate(phases):
@@ -80,9 +80,7 @@ def run_phases(
 
 def fresh_optimizer(ctx: Context, phase: Phase, work: Slots) -> Slots:
     """The optimiser state of the slots that a phase trains."""
-    return {
-        f"{slot}:{key}": each for slot in phase.slots for key, each in ctx.optimizer.init(work[slot]).items()
-    }
+    return {f"{slot}:{key}": each for slot in phase.slots for key, each in ctx.optimizer.init(work[slot]).items()}
 
 
 def batches(plan: Plan, ctx: Context, number: int) -> Iterator[Any]:
@@ -95,7 +93,11 @@ def batches(plan: Plan, ctx: Context, number: int) -> Iterator[Any]:
     per_epoch = count // size + (count % size >= smallest)
     if per_epoch == 0:
         return
-    steps = phase.steps if phase.steps is not None else per_epoch * (plan.local_epochs if phase.epochs is None else phase.epochs)
+    steps = (
+        phase.steps
+        if phase.steps is not None
+        else per_epoch * (plan.local_epochs if phase.epochs is None else phase.epochs)
+    )
     # Public data come in one order for all clients, so that what they say of them can be compared.
     who = -1 if phase.data == "public" else ctx.index
     for step in range(steps):
@@ -163,7 +165,7 @@ def predict(plan: Plan, ctx: Context, view: Slots, x: Tensor) -> Tensor:
     """The outputs of a view on all of `x`, in the method's batches and in fixed order."""
     size = plan.method.eval_batch or EVAL_BATCH
     with torch.no_grad():
-        return torch.cat([plan.method.predict(ctx, view, part) for part in x.split(size)])
+        return torch.cat([plan.method.predict(ctx, view, part) for part in torch.split(x, size)])
 
 
 class noted:
@@ -178,7 +180,5 @@ class noted:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is not None:
             ctx, name = self.ctx, self.plan.data.clients[self.ctx.index].name
-            phase = f", phase {ctx.phase.name}, epoch {ctx.epoch}, step {ctx.step}" if ctx.phase else ""
-            error.add_note(f"in {ctx.method.name}: client {name} ({ctx.index}), round {ctx.round + 1}{phase}")
-
-
+            where = f"phase {ctx.phase.name}, epoch {ctx.epoch}, step {ctx.step}"
+            error.add_note(f"in {ctx.method.name}: client {name} ({ctx.index}), round {ctx.round + 1}, {where}")

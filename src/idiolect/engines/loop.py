@@ -23,7 +23,12 @@ class Engine(Protocol):
         ...
 
     def evaluate(
-        self, round: int, ids: Sequence[int], states: Callable[[Sequence[int]], States], download: Download, unseen: bool
+        self,
+        round: int,
+        ids: Sequence[int],
+        states: Callable[[Sequence[int]], States],
+        download: Download,
+        unseen: bool,
     ) -> Iterator[tuple[int, list[Score]]]:
         """Evaluate clients; `states` fetches the slots of some of them."""
         ...
@@ -47,7 +52,12 @@ class Loop:
             yield index, train(self.plan, index, round, states[index], download.of(index))
 
     def evaluate(
-        self, round: int, ids: Sequence[int], states: Callable[[Sequence[int]], States], download: Download, unseen: bool
+        self,
+        round: int,
+        ids: Sequence[int],
+        states: Callable[[Sequence[int]], States],
+        download: Download,
+        unseen: bool,
     ) -> Iterator[tuple[int, list[Score]]]:
         """Evaluate clients one by one."""
         for index in sorted(ids):

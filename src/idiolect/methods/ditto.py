@@ -67,9 +67,11 @@ class Ditto(Method):
         return {**client, **{slot: work[slot] for slot in ("ditto.own", "ditto.own.buffers")}}, upload
 
     def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
-        """The personal model."""
+        """The personal model; a client that has never trained has none yet and uses the global one."""
+        if ctx.newcomer:
+            return super().view(ctx, client, download)
         return {"params": client["ditto.own"], "buffers": client["ditto.own.buffers"]}
 
     def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
         """The personal model."""
-        return self.view(ctx, client, {})
+        return {"params": work["ditto.own"], "buffers": work["ditto.own.buffers"]}

@@ -31,7 +31,9 @@ class FedRep(PrivateHead):
     )
 
     head_epochs: int = option(10, min=0, help="epochs of the head, body frozen")
-    body_epochs: int | None = option(None, min=0, help="epochs of the body, head frozen; none is the run's local epochs")
+    body_epochs: int | None = option(
+        None, min=0, help="epochs of the body, head frozen; none is the run's local epochs"
+    )
 
     def phases(self, ctx: Context) -> tuple[Phase, ...]:
         """Head, then body, on the same batches."""

@@ -25,6 +25,7 @@ from ..errors import InputError, ModelError, RunFolderError
 from ..losses import Metric
 from ..method import Method
 from ..models import build as build_model
+from ..models import default_model
 from ..optim import Custom, Schedule, schedules
 from ..registry import describe
 from ..store import Store
@@ -76,6 +77,7 @@ def run(
     (2, torch.Size([1, 10]))
     """
     own: dict[str, Any] = {}
+    marks: dict[str, Any] = {}
     given = {"method": method, "data": data, "model": model, "loss": loss, "initial": initial, "schedule": schedule}
     for name, each in given.items():
         if each is None or isinstance(each, str):
@@ -85,10 +87,11 @@ def run(
         else:
             own[name] = each
             if name not in ("initial", "schedule"):
-                settings[name] = OWN
-    config = configure({k: v for k, v in settings.items() if v is not OWN})
-    config = replace(config, **{k: v for k, v in settings.items() if v is OWN})
-    plan = make_plan(config, own | {"metrics": metrics, "models": models, "model_of": model_of, "public": public}, method)
+                marks[name] = OWN
+    config = replace(configure(settings), **marks)
+    plan = make_plan(
+        config, own | {"metrics": metrics, "models": models, "model_of": model_of, "public": public}, method
+    )
     folder = None if out is None else new_folder(Path(out))
     return carry_out(plan, config, folder, watch)
 
@@ -152,7 +155,11 @@ def resolve_tasks(config: Config, own: Mapping[str, Any], data: Federation) -> t
     modules = list(own.get("models") or ())
     if not modules:
         given = own.get("model")
-        modules = [given if isinstance(given, nn.Module) else build_model(config.model, data, seed=config.seed)]
+        modules = [
+            given
+            if isinstance(given, nn.Module)
+            else build_model(config.model or default_model(data), data, seed=config.seed)
+        ]
     initial = own.get("initial", config.initial)
     first = data.clients[0]
     x, y = first.split("train")
@@ -192,7 +199,9 @@ def new_folder(path: Path) -> Path:
     """A folder for a new run; one that holds anything is never overwritten."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         holds = "already holds a run" if (path / "config.yaml").exists() else "exists and is not empty"
-        raise RunFolderError(f"{path} {holds}; choose another folder with --out, or continue a run with: idiolect resume {path}")
+        raise RunFolderError(
+            f"{path} {holds}; choose another folder with --out, or continue a run with: idiolect resume {path}"
+        )
     return path
 
 
@@ -210,7 +219,9 @@ def carry_out(plan: Plan, config: Config, folder: Path | None, watch: Watch) -> 
     known = store.fact("identity")
     if known is not None and known != identity:
         differ = " and ".join(key for key in identity if known.get(key) != identity[key])
-        raise RunFolderError(f"{folder} was run with other {differ}; continue it with the same, or choose another folder")
+        raise RunFolderError(
+            f"{folder} was run with other {differ}; continue it with the same, or choose another folder"
+        )
     engine = make_engine(config.engine, plan)
     experiment = Experiment(plan, engine, store, config.eval_every)
     if known is None:
@@ -266,12 +277,16 @@ def open_run(folder: str | Path, **own: Any) -> tuple[Plan, Config]:
     """The plan and the configuration of a run folder; what was given in Python must be given again."""
     folder = Path(folder)
     if not (folder / "config.yaml").is_file() or not (folder / "state.sqlite").is_file():
-        raise RunFolderError(f"{folder} holds no run: config.yaml and state.sqlite are missing; start one with: idiolect run")
+        raise RunFolderError(
+            f"{folder} holds no run: config.yaml and state.sqlite are missing; start one with: idiolect run"
+        )
     values = read_config(folder / "config.yaml")
     missing = [name for name, each in values.items() if each == OWN and own.get(name) is None]
     if missing:
         listing = ", ".join(f"{name}=..." for name in missing)
-        raise RunFolderError(f"{folder} was started in Python with own {', '.join(missing)}; call it there again with {listing}")
+        raise RunFolderError(
+            f"{folder} was started in Python with own {', '.join(missing)}; call it there again with {listing}"
+        )
     marked = {name: each for name, each in values.items() if each == OWN}
     config = replace(configure({k: v for k, v in values.items() if v != OWN}), **marked)
     return make_plan(config, own, own.get("method")), config

@@ -25,11 +25,16 @@ class Config(Options):
 
     method: str = option("fedavg", help="method expression, as in fedprox(mu=0.1) or fedlag(ditto, k=3)")
     data: str = option("digits", help="data source, as in digits or mnist; `idiolect data` lists them")
-    partition: str | None = option(None, help="how data are dealt to clients; none is natural groups, else dirichlet:0.1")
+    partition: str | None = option(
+        None, help="how data are dealt to clients; none is natural groups, else dirichlet:0.1"
+    )
     clients: int | None = option(None, min=1, help="number of clients; none is 20, or all natural groups")
     unseen: float = option(0.0, min=0.0, below=1.0, help="share of clients that never train")
     split: tuple[float, ...] | None = option(
-        None, min=0.0, max=1.0, help="train, validation, test shares per client; none is the data's own, else 0.6 0.2 0.2"
+        None,
+        min=0.0,
+        max=1.0,
+        help="train, validation, test shares per client; none is the data's own, else 0.6 0.2 0.2",
     )
     model: str | None = option(None, help="network, as in mlp(hidden=[64]) or cnn4; none is the data source's own")
     loss: str | None = option(None, help="loss; none is cross_entropy for classes, mse for numbers")
@@ -47,7 +52,9 @@ class Config(Options):
     clip: float | None = option(None, above=0.0, help="largest gradient norm")
     weighting: str = option("samples", choices=("samples", "uniform"), help="aggregation weights of clients")
     norm_stats: str | None = option(
-        None, choices=("average", "local", "recompute"), help="running statistics of normalisation; none is the method's"
+        None,
+        choices=("average", "local", "recompute"),
+        help="running statistics of normalisation; none is the method's",
     )
     norm_affine: str = option("shared", choices=("shared", "local"), help="scale and shift of normalisation layers")
     eval_every: int = option(1, min=1, help="rounds between evaluations; the last round is always evaluated")

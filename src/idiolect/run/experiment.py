@@ -99,7 +99,11 @@ class Experiment:
         states = {i: each.state for i, each in accepted.items() if each.upload is not None}
         self.store.commit(round, after if first else changed, states, rows, facts)
         losses = [each.loss for each in accepted.values() if not math.isnan(each.loss)]
-        watch(Progress(round, plan.rounds, len(ids), sum(losses) / len(losses) if losses else math.nan, self.score, seconds))
+        watch(
+            Progress(
+                round, plan.rounds, len(ids), sum(losses) / len(losses) if losses else math.nan, self.score, seconds
+            )
+        )
         return after
 
     def screen(self, round: int, outcomes: Mapping[int, Outcome]) -> tuple[dict[int, Outcome], int]:

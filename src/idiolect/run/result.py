@@ -62,7 +62,11 @@ class Result:
             "options": options_tree(plan.method),
             "data": plan.data.name,
             "data_hash": plan.data.fingerprint,
-            "partition": {"name": plan.data.partition, "hash": plan.data.partition_hash, "clients": len(plan.data.clients)},
+            "partition": {
+                "name": plan.data.partition,
+                "hash": plan.data.partition_hash,
+                "clients": len(plan.data.clients),
+            },
             "seed": self.config.seed,
             "rounds": plan.rounds,
             "rounds_done": store.fact("next_round", 0),
@@ -94,7 +98,8 @@ class Result:
         if client in names:
             return names.index(str(client))
         raise InputError(
-            f"there is no client {client!r}.{did_you_mean(str(client), names)} There are {len(names)}, 0 to {len(names) - 1}."
+            f"there is no client {client!r}.{did_you_mean(str(client), names)} "
+            f"There are {len(names)}, 0 to {len(names) - 1}."
         )
 
     def view(self, client: int | str, round: int | None = None) -> Slots:
@@ -105,7 +110,11 @@ class Result:
         state = self.store.clients([index], at)[index]
         done = int(self.store.fact("next_round", 0)) - 1 if at is None else int(at)
         server, sctx = self.store.server(at), plan.server(done)
-        message = plan.method.welcome(sctx, server, index) if unseen else plan.method.download(sctx, server, (index,)).of(index)
+        message = (
+            plan.method.welcome(sctx, server, index)
+            if unseen
+            else plan.method.download(sctx, server, (index,)).of(index)
+        )
         ctx = plan.context(index, done, newcomer=state is None)
         view = plan.method.view(ctx, plan.method.client_init(ctx) if state is None else state, message)
         with torch.random.fork_rng(devices=[]):
@@ -159,7 +168,7 @@ class Predictor(nn.Module):
         for number, (slot, name) in enumerate(self._names):
             view.setdefault(slot, {})[name] = getattr(self, f"leaf{number}")
         size = self._plan.method.eval_batch or len(x)
-        return torch.cat([self._plan.method.predict(self._ctx, view, part) for part in x.split(size)])
+        return torch.cat([self._plan.method.predict(self._ctx, view, part) for part in torch.split(x, size)])
 
 
 def plain_predictor(method: Method) -> bool:
@@ -192,5 +201,3 @@ def _version() -> str:
     from .. import __version__
 
     return __version__
-
-

@@ -49,7 +49,9 @@ def spread(values: Sequence[float], weights: Sequence[float], higher_is_better: 
     }
 
 
-def by_round(rows: Sequence[Row], cohort: str, point: str, split: str, metric: str) -> dict[int, tuple[list[float], list[int]]]:
+def by_round(
+    rows: Sequence[Row], cohort: str, point: str, split: str, metric: str
+) -> dict[int, tuple[list[float], list[int]]]:
     """Values and sample counts of one metric over clients, for every evaluated round, clients in order."""
     found: dict[int, list[tuple[int, float, int]]] = {}
     for round, client, *where, value, samples in rows:
@@ -85,5 +87,3 @@ def headline(rows: Sequence[Row], cohort: str, point: str, metric: str, higher: 
             best = round
     chosen = {"selected": selected if selected in tests else max(tests), "last": max(tests), "best": best}
     return {name: spread(*tests[r], higher) | {"round": r + 1} for name, r in chosen.items() if r is not None}
-
-

@@ -1,0 +1,30 @@
+"""Analyses that stand alone: functions of tensors that need no federation, and that the methods use
+too. Nothing here knows of clients' data, rounds or messages."""
+
+from .blocks import block_sizes, select_blocks
+from .cka import cka
+from .conflict import conflict_scores, cosine_matrix, count_conflicts, rank_units
+from .factor import communalities, communalities_from_correlation, correlation, factor_count, shared_units
+from .layers import layer_rates, top_fraction_mask, upload_fractions
+from .mixing import mixing_ratio, ratio_of_traces, trace
+
+__all__ = [
+    "block_sizes",
+    "cka",
+    "communalities",
+    "communalities_from_correlation",
+    "conflict_scores",
+    "correlation",
+    "cosine_matrix",
+    "count_conflicts",
+    "factor_count",
+    "layer_rates",
+    "mixing_ratio",
+    "rank_units",
+    "ratio_of_traces",
+    "select_blocks",
+    "shared_units",
+    "top_fraction_mask",
+    "trace",
+    "upload_fractions",
+]

@@ -1,0 +1,53 @@
+"""How alike two networks see the same samples: linear centred kernel alignment."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+
+
+def cka(x: Tensor, y: Tensor) -> Tensor:
+    r"""Linear CKA between two sets of features of the same samples.
+
+    .. math:: \text{CKA}(X, Y) = \frac{\|Y^\top X\|_F^2}{\|X^\top X\|_F \, \|Y^\top Y\|_F}
+        \qquad \text{with centred columns}
+
+    1 for features that are equal up to rotation, shift and scale, 0 for unrelated ones. Features that do not vary
+    are related to nothing: 0.
+
+    Args:
+        x: ``[n, p]``, one row per sample; further dimensions are flattened.
+        y: ``[n, q]``, the same samples; ``p`` and ``q`` may differ.
+
+    Returns:
+        A 0-d float64 tensor in [0, 1].
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+        >>> cka(x, 3 * x.flip(1) + 1).round(decimals=6)
+        tensor(1., dtype=torch.float64)
+
+    Reference:
+        Kornblith, Norouzi, Lee, Hinton: Similarity of Neural Network Representations Revisited, ICML 2019, section 3.
+    """
+    if min(x.ndim, y.ndim) < 2 or len(x) != len(y) or not len(x):
+        raise InputError(
+            f"The features have shapes {tuple(x.shape)} and {tuple(y.shape)}, but both need one row for each of the "
+            "same samples, [n, p] and [n, q]: compute them on one batch."
+        )
+    x, y = _centred(x), _centred(y)
+    if len(x) < min(x.shape[1], y.shape[1]):  # the same three numbers from the smaller, sample by sample matrices
+        k, m = x @ x.T, y @ y.T
+        common, own = (k * m).sum(), k.norm() * m.norm()
+    else:
+        common, own = (y.T @ x).square().sum(), (x.T @ x).norm() * (y.T @ y).norm()
+    return torch.where(own > 0, common / torch.where(own > 0, own, 1), 0).clamp(0, 1)
+
+
+def _centred(features: Tensor) -> Tensor:
+    features = features.double().flatten(1)
+    centred = features - features.mean(0)
+    varies = centred.abs().amax(0) > 1e-7 * features.abs().amax(0)  # else only round-off is left
+    return centred * varies
