@@ -19,7 +19,6 @@ from .registry import Registry
 from .task import Batch, Task
 from .tree import Slots, Tree
 
-
 __all__ = ["Download", "Method", "Paper", "Phase", "Upload", "Wrapper", "methods", "register", "slot_of"]
 
 

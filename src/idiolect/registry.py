@@ -224,6 +224,8 @@ def write(held: Any) -> str:
         return str(held).lower()
     if isinstance(held, list | tuple):
         return "[" + ", ".join(map(write, held)) + "]"
+    if isinstance(held, str) and any(mark in held for mark in "()[]{},='\""):
+        return f"'{held}'" if "'" not in held else f'"{held}"'
     return str(held)
 
 

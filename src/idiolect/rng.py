@@ -10,7 +10,8 @@ import numpy as np
 
 def sequence(seed: int, stream: str, *numbers: int) -> np.random.SeedSequence:
     """A seed that depends on all its arguments; numbers may be negative (set-up rounds are)."""
-    return np.random.SeedSequence([seed, zlib.crc32(stream.encode()), *(number & 0xFFFFFFFF for number in numbers)])
+    words = (zlib.crc32(stream.encode()), len(numbers), *(number & 0xFFFFFFFF for number in numbers))
+    return np.random.SeedSequence(seed, spawn_key=words)
 
 
 def generator(seed: int, stream: str, *numbers: int) -> np.random.Generator:

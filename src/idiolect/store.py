@@ -21,6 +21,7 @@ CREATE TABLE state (owner INTEGER, slot TEXT, round INTEGER, data BLOB, PRIMARY 
 CREATE TABLE metrics (
     round INTEGER, client INTEGER, cohort TEXT, point TEXT, split TEXT, metric TEXT, value REAL, samples INTEGER);
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+PRAGMA user_version=1;
 """
 Row = tuple[int, int, str, str, str, str, float, int]
 COLUMNS = ("round", "client", "cohort", "point", "split", "metric", "value", "samples")
@@ -39,16 +40,17 @@ class Store:
     def __init__(self, path: Path | None, create: bool = True) -> None:
         self.path = path
         try:
-            exists = path is not None and path.exists()
-            if not exists and not create:
-                raise RunFolderError(f"{path} does not exist, so there is no run to open")
+            if path is not None and not path.exists():
+                if not create:
+                    raise RunFolderError(f"{path} does not exist, so there is no run to open")
+                _create(path)
             self._db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None)
+            if path is None:
+                self._db.executescript(_SCHEMA)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
-            if not exists:
-                self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
             found = self._db.execute("PRAGMA user_version").fetchone()[0]
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise RunFolderError(f"{path} cannot be used as the store of a run: {error}") from error
         if found != VERSION:
             raise RunFolderError(
@@ -137,6 +139,16 @@ class Store:
 
     def _transaction(self) -> _Transaction:
         return _Transaction(self._db)
+
+
+def _create(path: Path) -> None:
+    """Make an empty store beside its place and move it there, so that no half-made one is ever seen."""
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    db = sqlite3.connect(part)
+    db.executescript(_SCHEMA)
+    db.close()
+    part.replace(path)
 
 
 class _Transaction:

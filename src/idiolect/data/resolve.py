@@ -34,7 +34,7 @@ def load(
             `dirichlet` for labels and `iid` for numbers.
         clients: number of clients; by default as many as there are groups, else 20.
         split: shares of training, validation and test; by default 60/20/20.
-        seed: determines partition, splits and held-out clients.
+        seed: determines partition, splits and held-out clients; a `Federation` has its own.
         unseen: share of clients that never train.
         public: samples that everybody may see: an expression, a `Source`, a `Pool`, a tuple (x, y) or a dataset.
 
@@ -43,11 +43,7 @@ def load(
     """
     shown = _public(public)
     if isinstance(data, Federation):
-        if (
-            any(each is not None for each in (partition, clients, split, public))
-            or unseen
-            or seed not in (0, data.seed)
-        ):
+        if unseen or any(each is not None for each in (partition, clients, split, public)):
             raise DataError("a federation is already dealt and split; leave out partition, clients, split and the like")
         return data
     source = sources.build(data) if isinstance(data, str) else data

@@ -102,7 +102,12 @@ def make_plan(config: Config, own: Mapping[str, Any], method: str | Method | Non
     data = resolve_data(config, own)
     tasks = resolve_tasks(config, own, data)
     for task in tasks:
-        task.net.to(config.device)
+        try:
+            task.net.to(config.device)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(
+                f"device={config.device!r} cannot be used: {str(error).splitlines()[0]}; choose another, such as cpu"
+            ) from error
         chosen.check(task)
     schedule = own.get("schedule")
     if "public" in chosen.needs and data.public is None:
@@ -146,8 +151,9 @@ def resolve_data(config: Config, own: Mapping[str, Any]) -> Federation:
             split=config.split,
             seed=config.seed,
             unseen=config.unseen,
+            public=own.get("public"),
         )
-    return replace(data, public=own["public"]) if own.get("public") is not None else data
+    return data
 
 
 def resolve_tasks(config: Config, own: Mapping[str, Any], data: Federation) -> tuple[Task, ...]:
@@ -207,6 +213,7 @@ def new_folder(path: Path) -> Path:
 
 def carry_out(plan: Plan, config: Config, folder: Path | None, watch: Watch) -> Result:
     """Start or continue a run in a folder (or in memory) and return its result."""
+    engine = make_engine(config.engine, plan)
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -222,7 +229,6 @@ def carry_out(plan: Plan, config: Config, folder: Path | None, watch: Watch) -> 
         raise RunFolderError(
             f"{folder} was run with other {differ}; continue it with the same, or choose another folder"
         )
-    engine = make_engine(config.engine, plan)
     experiment = Experiment(plan, engine, store, config.eval_every)
     if known is None:
         store.commit(-(2**39), {}, {}, [], {"identity": identity})
@@ -276,10 +282,8 @@ def stopping() -> Iterator[Callable[[], bool]]:
 def open_run(folder: str | Path, **own: Any) -> tuple[Plan, Config]:
     """The plan and the configuration of a run folder; what was given in Python must be given again."""
     folder = Path(folder)
-    if not (folder / "config.yaml").is_file() or not (folder / "state.sqlite").is_file():
-        raise RunFolderError(
-            f"{folder} holds no run: config.yaml and state.sqlite are missing; start one with: idiolect run"
-        )
+    if not (folder / "config.yaml").is_file():
+        raise RunFolderError(f"{folder} holds no run: config.yaml is missing; start one with: idiolect run")
     values = read_config(folder / "config.yaml")
     missing = [name for name, each in values.items() if each == OWN and own.get(name) is None]
     if missing:

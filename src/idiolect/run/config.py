@@ -17,6 +17,7 @@ from ..method import Method, methods
 from ..optim import Optimizer, optimizers, schedules
 from ..options import Options, did_you_mean, make, option, options_of
 from ..registry import describe, override, value
+from .files import write_whole
 
 
 @dataclass(frozen=True)
@@ -138,4 +139,5 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def write_config(config: Config, path: Path) -> None:
     """Write the resolved configuration as YAML."""
-    path.write_text(yaml.safe_dump(config.as_dict(), sort_keys=False))
+    text = yaml.safe_dump(config.as_dict(), sort_keys=False)
+    write_whole(path, lambda part: part.write_text(text))

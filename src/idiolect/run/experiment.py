@@ -33,6 +33,7 @@ class Progress:
     loss: float
     score: float
     seconds: float
+    steps: int
 
 
 class Experiment:
@@ -101,7 +102,13 @@ class Experiment:
         losses = [each.loss for each in accepted.values() if not math.isnan(each.loss)]
         watch(
             Progress(
-                round, plan.rounds, len(ids), sum(losses) / len(losses) if losses else math.nan, self.score, seconds
+                round,
+                plan.rounds,
+                len(ids),
+                sum(losses) / len(losses) if losses else math.nan,
+                self.score,
+                seconds,
+                sum(each.steps for each in outcomes.values()),
             )
         )
         return after

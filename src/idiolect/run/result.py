@@ -22,6 +22,7 @@ from ..registry import describe
 from ..store import Store
 from ..tree import Slots
 from .config import Config
+from .files import write_whole
 from .summary import headline, table
 
 SCHEMA_VERSION = 1
@@ -188,13 +189,6 @@ def load_model(path: Path | str, module: nn.Module) -> nn.Module:
     """Load a personal model that `Result.save_models` wrote into `module`."""
     module.load_state_dict(load_file(Path(path)))
     return module.eval()
-
-
-def write_whole(path: Path, write: Any) -> None:
-    """Write a file beside its place and move it there, so that it is never half-written."""
-    part = path.with_name(f".{path.name}.part")
-    write(part)
-    part.replace(path)
 
 
 def _version() -> str:

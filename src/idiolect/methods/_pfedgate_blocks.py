@@ -1,0 +1,132 @@
+"""How pFedGate's gates sit on a model (`Split`), and the paper's own way: consecutive blocks of every tensor."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..analysis import block_sizes, select_blocks
+from ..analysis.blocks import Solver
+from ..task import Task
+from ..tree import Tree
+
+
+class Split(Protocol):
+    """Where gates sit: on blocks of tensors (`Blocks`), or on rows of layers (`Rows`)."""
+
+    @property
+    def count(self) -> int:
+        """How many gates there are."""
+        ...
+
+    @property
+    def groups(self) -> dict[str, slice]:
+        """The gates of each layer."""
+        ...
+
+    def select(self, scores: Tensor) -> Tensor:
+        """Which gates are open, as truth values."""
+        ...
+
+    def thin(self, params: Tree, buffers: Tree, scale: Tensor, active: Tensor) -> tuple[Tree, Tree]:
+        """The tensors that the model runs on; `scale` is zero at gates that are closed."""
+        ...
+
+    def restore(self, stats: Tree, buffers: Tree, active: Tensor) -> Tree:
+        """The buffers after such a run, in the model's own shapes."""
+        ...
+
+    def masks(self, active: Tensor) -> Tree:
+        """Which of the model's coordinates take part."""
+        ...
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Every tensor but those of norms, flattened and cut into consecutive blocks; the first one of each always stays.
+
+    Attributes:
+        task: the model.
+        sizes: the sizes of each gated tensor's blocks.
+        s: the largest share of the model's parameters that may be active, those of norms included.
+        solver: how blocks are selected.
+    """
+
+    task: Task
+    sizes: dict[str, tuple[int, ...]]
+    s: float
+    solver: Solver
+
+    @classmethod
+    def of(cls, task: Task, s: float, factor: int, min_share: float, equal: bool, solver: Solver) -> Blocks:
+        """The blocks of a model (section 5.2.2)."""
+        gated = [name for unit in task.units if not unit.is_norm for name in unit.params]
+        sizes = {name: block_sizes(task.net.params[name].numel(), factor, min_share, equal) for name in gated}
+        return cls(task, sizes, s, solver)
+
+    @property
+    def count(self) -> int:
+        """How many blocks there are."""
+        return sum(map(len, self.sizes.values()))
+
+    @property
+    def _slices(self) -> dict[str, slice]:
+        ends = torch.tensor([len(each) for each in self.sizes.values()]).cumsum(0).tolist()
+        return {name: slice(end - len(each), end) for end, (name, each) in zip(ends, self.sizes.items(), strict=True)}
+
+    @property
+    def groups(self) -> dict[str, slice]:
+        """The blocks of each layer: those of its weight and of its bias are neighbours."""
+        slices, units = self._slices, [unit for unit in self.task.units if not unit.is_norm]
+        return {
+            unit.name: slice(slices[unit.params[0]].start, slices[unit.params[-1]].stop) for unit in units if unit.params
+        }
+
+    @property
+    def always(self) -> int:
+        """How many parameters are always active: norms, and first blocks."""
+        gated = sum(map(sum, self.sizes.values()))
+        return tree.size(self.task.net.params) - gated + sum(each[0] for each in self.sizes.values())
+
+    @property
+    def budget(self) -> int:
+        """How many may be active."""
+        return math.floor(self.s * tree.size(self.task.net.params) + 1e-9)  # 0.29 x 100 is meant to be 29
+
+    def select(self, scores: Tensor) -> Tensor:
+        """Equation 6; with s = 1 there is nothing to select."""
+        if self.s == 1:
+            return torch.ones_like(scores, dtype=torch.bool)
+        sizes = [size for each in self.sizes.values() for size in each]
+        first = [at == 0 for each in self.sizes.values() for at in range(len(each))]
+        norms = tree.size(self.task.net.params) - sum(sizes)
+        mandatory = torch.tensor(first, device=scores.device)
+        return select_blocks(scores, sizes, self.budget - norms, mandatory, self.solver)
+
+    def _spread(self, values: Tensor) -> Tree:
+        """One value per block, laid out like the tensors."""
+        return {
+            name: torch.cat(
+                [value.expand(size) for value, size in zip(values[here].unbind(), self.sizes[name], strict=True)]
+            ).reshape(self.task.net.params[name].shape)
+            for name, here in self._slices.items()
+        }
+
+    def thin(self, params: Tree, buffers: Tree, scale: Tensor, active: Tensor) -> tuple[Tree, Tree]:
+        """The block-wise product of model and gates."""
+        gates = self._spread(scale)
+        return {n: leaf * gates[n].to(leaf.dtype) if n in gates else leaf for n, leaf in params.items()}, buffers
+
+    def restore(self, stats: Tree, buffers: Tree, active: Tensor) -> Tree:
+        """The buffers as they are: all channels were computed."""
+        return stats
+
+    def masks(self, active: Tensor) -> Tree:
+        """The active blocks, and all of the norms."""
+        norms = {n: torch.ones_like(leaf, dtype=torch.bool) for n, leaf in self.task.net.params.items()}
+        return {**norms, **self._spread(active)}

@@ -1,0 +1,260 @@
+"""LG-Mix: every client follows a mixture of its own update and the averaged one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .. import tree
+from ..analysis import ratio_of_traces, trace
+from ..context import Context, ServerContext
+from ..errors import ModelError
+from ..method import Download, Method, Paper, Upload, register, slot_of
+from ..options import option
+from ..task import Batch, Task
+from ..tree import Slots, Tree
+
+# A centred trace below this share of the raw one is round-off of float32 features: nothing varies.
+NO_SPREAD = 1e-12
+
+
+@register("lgmix", "lg-mix")
+@dataclass(frozen=True)
+class LGMix(Method):
+    r"""LG-Mix (Jiang et al., ICLR 2024): a client never returns to the global model u. From its own model w_c it
+    measures its update, rewinds, and follows a mixture of that update and of the averaged one (eq. 1 and 2),
+
+    .. math::
+        \Delta w_c = w_c(t, K) - w_c(t), \quad \Delta u(t) = \textstyle\sum_c p_c \Delta w_c, \quad
+        w_c(t+1) = w_c(t) + \lambda_c \Delta w_c + (1 - \lambda_c) \Delta u(t),
+
+    where :math:`\lambda_c` is the mean over the client's rounds of the share of the local model in the two models'
+    feature traces on its own data (eq. 5 and 6), taken batch by batch while it trains,
+
+    .. math:: \lambda = \frac{T_c}{T_c + T}, \quad T_c = \sum_i \|h_c(x_i)\|^2, \quad T = \sum_i \|h(x_i)\|^2.
+
+    An absent client has :math:`\Delta w_c = 0`. As its ratio then stays what it was, all global updates since its last
+    round, that round's included, are applied at once when the newest u is known: with :math:`u^s` the global model of
+    that round, w_c = w_c(s) + lambda Delta w_c + (1 - lambda) (u - u^s). A client without history uses u.
+
+    Hand-worked: two clients of equal size start from 0 and train to 2 and to 4, so u = 3. The first client's features
+    have squared length 4 under its own model and 1 under u: lambda = 4 / 5, and it moves to 0.8 * 2 + 0.2 * 3 = 2.2.
+    If u then moves to 8 without it, it moves to 2.2 + 0.2 * 5 = 3.2.
+
+    Running statistics are mixed like parameters; a client's batch counters are its own, and u's are the largest. A
+    mixed running variance may fall below zero: it is kept so, and cut at zero where the model is used. What the run
+    keeps local (`norm_stats=local`, `norm_affine=local`) is neither mixed nor sent. With several local epochs the
+    traces add up over all of them, and `centered` subtracts the mean over all of them.
+    """
+
+    title: ClassVar[str] = "LG-Mix: a mixture of local and global updates"
+    paper: ClassVar[Paper] = Paper(
+        "Jiang, Li, Le, Dou",
+        "Heterogeneous personalized federated learning by local-global updates mixing via convergence rate",
+        "ICLR",
+        2024,
+    )
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "ref": {"centered": True}}
+    identities: ClassVar[Mapping[str, str]] = {"lgmix(fixed=1)": "local", "lgmix(fixed=0)": "fedavg"}
+    identity_tolerance: ClassVar[float] = 1e-6
+    sends: ClassVar[tuple[str, ...]] = ("lgmix.delta", "weight")
+    unwrappable: ClassVar[str] = "its clients never start from the global model, so there is none to act on"
+
+    centered: bool = option(False, help="subtract the mean feature (the trace of the covariance)")
+    history: bool = option(True, help="use the mean of all ratios so far, the newest included; else the newest")
+    missed: str = option(
+        "lazy", choices=("lazy", "ignore"), help="global updates of missed rounds: followed, or left out"
+    )
+    ref_mode: str = option("eval", choices=("eval", "train"), help="mode of the global model that gives features")
+    pool: str = option(
+        "mean", choices=("mean", "sum"), help="dense features: averaged over positions, or every position counts"
+    )
+    server_lr: float = option(1.0, above=0.0, help="rate of the averaged update")
+    keep_optimizer: bool = option(True, help="keep the optimiser's state from round to round")
+    fixed: float | None = option(None, min=0.0, max=1.0, help="use this ratio instead of measuring one")
+
+    def check(self, task: Task) -> None:
+        """Centring needs to know how many features enter the last layer."""
+        super().check(task)
+        if self.centered:
+            width(task)
+
+    # -- server: u, moved by the averaged updates --------------------------------------------------
+
+    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
+        """u(t+1) = u(t) + server_lr * sum of p_c delta_c (Algorithm 1, line 8)."""
+        after = dict(server)
+        for m in range(len(ctx.tasks)):
+            here = {i: each for i, each in uploads.items() if ctx.model_of.get(i, 0) == m}
+            moves = self.average(ctx, {}, here, "lgmix.delta")
+            for slot in ("params", "buffers"):
+                after[slot_of(slot, m)] = self.moved(server[slot_of(slot, m)], moves)
+            if self.missed == "ignore":
+                now = tree.pick(joined({s: after[slot_of(s, m)] for s in ("params", "buffers")}), moves)
+                after |= {f"lgmix.after@{i}": now for i in here}
+        return after
+
+    def moved(self, leaves: Tree, moves: Tree) -> Tree:
+        """The global model after its move; whole numbers are no updates and are taken over."""
+        return {
+            n: leaf if n not in moves else leaf + self.server_lr * moves[n] if leaf.is_floating_point() else moves[n]
+            for n, leaf in leaves.items()
+        }
+
+    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
+        """u; to leave out missed updates a client also needs the u that its own last round led to."""
+        sent = super().download(ctx, server, ids)
+        known = [i for i in ids if f"lgmix.after@{i}" in server]
+        extra = {i: {**sent.each.get(i, {}), "lgmix.after": server[f"lgmix.after@{i}"]} for i in known}
+        return Download(sent.shared, {**sent.each, **extra})
+
+    # -- client ------------------------------------------------------------------------------------
+
+    def client_init(self, ctx: Context) -> Slots:
+        """The own model, the u it last trained beside, the ratios so far and the optimiser's state."""
+        model, kept = joined(ctx.initial), self.kept(ctx)
+        mixed = {n: leaf for n, leaf in model.items() if leaf.is_floating_point() and n not in kept}
+        device = next(iter(model.values())).device
+        ratio = {name: torch.zeros((), device=device) for name in ("sum", "count", "newest")}
+        return {"lgmix.own": model, "lgmix.seen": mixed, "lgmix.ratio": ratio, **self.optimizer_state(ctx)}
+
+    def optimizer_state(self, ctx: Context, work: Slots | None = None) -> Slots:
+        """What is kept of the optimiser: its state after training, or before the first round."""
+        if not self.keep_optimizer:
+            return {}
+        fresh = {f"params:{key}": each for key, each in ctx.optimizer.init(ctx.initial["params"]).items()}
+        return fresh if work is None else {slot: work[slot] for slot in fresh}
+
+    def ratio(self, client: Slots) -> Tensor:
+        """lambda: the mean of the ratios so far, or the newest."""
+        ratio = client["lgmix.ratio"]
+        return ratio["sum"] / ratio["count"] if self.history else ratio["newest"]
+
+    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """w_c by equation 2, from the own part that `end` stored and all that u has moved since."""
+        own, seen, now = client["lgmix.own"], client["lgmix.seen"], joined(download)
+        if ctx.newcomer:
+            return parted(ctx, {**own, **now})
+        now = download.get("lgmix.after", now)
+        followed = 1 - self.ratio(client)
+        return parted(ctx, {**own, **{n: own[n] + followed * (now[n] - seen[n]) for n in seen}})
+
+    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """Train the own model, never u; u stands beside it for its features."""
+        model, now = self.view(ctx, client, download), joined(download)
+        start = joined(model)
+        reference = parted(ctx, {**start, **now})
+        return {
+            **model,
+            "lgmix.start": start,
+            "lgmix.seen": tree.pick(now, client["lgmix.seen"]),
+            "lgmix.global": reference["params"],
+            "lgmix.global.buffers": reference["buffers"],
+            "lgmix.trace": self.no_trace(ctx),
+            **{slot: each for slot, each in client.items() if slot.startswith("params:")},
+        }
+
+    def no_trace(self, ctx: Context) -> Tree:
+        """Empty sums: of squared features per model and, to centre them, of features and of samples."""
+        device = next(iter(ctx.initial["params"].values())).device
+        zero = torch.zeros((), dtype=torch.float64, device=device)
+        if not self.centered:
+            return {"local": zero, "global": zero}
+        none = zero.expand(width(ctx.task)).clone()
+        return {"local": zero, "global": zero, "local.sum": none, "global.sum": none, "samples": zero}
+
+    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+        """A step of the own model; both models' features on the batch enter the sums (Algorithm 1, line 6)."""
+        grad = ctx.grad(work, "params", batch)
+        work = ctx.descend(work, "params", grad, batch)
+        if self.fixed is not None:
+            return work
+        train = self.ref_mode == "train"
+        reference = ctx.task.forward(work["lgmix.global"], work["lgmix.global.buffers"], batch.x, train)
+        sums = dict(work["lgmix.trace"])
+        for model, features in (("local", grad.scored.features), ("global", reference.features)):
+            h, weight = self.rows(ctx, features, batch.weight)
+            sums[model] = sums[model] + trace(h, weight)
+            if self.centered:
+                sums[f"{model}.sum"] = sums[f"{model}.sum"] + weight @ h
+        if self.centered:
+            sums["samples"] = sums["samples"] + weight.sum()
+        return {**work, "lgmix.trace": sums}
+
+    def rows(self, ctx: Context, features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Features as rows and the rows' weights: a row per sample, with `pool=sum` a row per position."""
+        h, weight = features.to(torch.float64), weight.to(torch.float64)
+        if h.ndim == 2:
+            return h, weight
+        if hasattr(head(ctx.task), "in_channels"):
+            h = h.movedim(1, -1)  # a convolution has its channels second, a linear layer last
+        h = h.flatten(1, -2)
+        if self.pool == "mean":
+            return h.mean(1), weight
+        return h.flatten(0, 1), weight[:, None].expand(h.shape[:2]).flatten()
+
+    def measured(self, ctx: Context, sums: Tree, ratios: Tree) -> Tensor:
+        """This round's ratio (eq. 6): 0.5 where no feature is active, the mean so far (or 0.5) if not finite."""
+        if self.fixed is not None:
+            return torch.full_like(ratios["newest"], self.fixed)
+        before = torch.where(ratios["count"] > 0, ratios["sum"] / ratios["count"].clamp_min(1), 0.5)
+        local, global_ = (self.spread(ctx, sums, m) if self.centered else sums[m] for m in ("local", "global"))
+        return ratio_of_traces(local, global_, before.to(local.dtype)).to(before.dtype)
+
+    @staticmethod
+    def spread(ctx: Context, sums: Tree, model: str) -> Tensor:
+        """The trace of centred features, sum |h|^2 - n |mean h|^2; one sample alone has none."""
+        spread = sums[model] - sums[f"{model}.sum"].square().sum() / sums["samples"]
+        return torch.where((ctx.samples < 2) | (spread <= NO_SPREAD * sums[model]), 0.0, spread)
+
+    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+        """Rewind to w_c + lambda delta, which `view` completes to equation 2 once u has moved; send delta."""
+        start, trained, seen = work["lgmix.start"], joined(work), work["lgmix.seen"]
+        ratios = client["lgmix.ratio"]
+        newest = self.measured(ctx, work["lgmix.trace"], ratios)
+        ratios = {"sum": ratios["sum"] + newest, "count": ratios["count"] + 1, "newest": newest}
+        after = {**client, "lgmix.seen": seen, "lgmix.ratio": ratios}
+        # Written as a mixture of models, so that ratios 0 and 1 give the start and the end to the bit.
+        own = {**trained, **tree.mix(tree.pick(trained, seen), start, self.ratio(after))}
+        shared = tree.drop(trained, self.kept(ctx))
+        delta = {n: leaf - start[n] if n in seen else leaf for n, leaf in shared.items()}
+        after |= {"lgmix.own": own, **self.optimizer_state(ctx, work)}
+        return after, Upload({"lgmix.delta": delta, "weight": {"samples": ctx.samples}})
+
+    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
+        """The mean of the client's ratios and the newest one."""
+        ratios = client["lgmix.ratio"]
+        return {"lambda": ratios["sum"] / ratios["count"], "lambda_newest": ratios["newest"]}
+
+
+def head(task: Task) -> nn.Module:
+    """The last layer itself."""
+    modules: dict[str, nn.Module] = dict(task.net.module.named_modules())
+    return modules.get(task.head_unit.name, task.net.module)
+
+
+def width(task: Task) -> int:
+    """How many features enter the last layer."""
+    layer = head(task)
+    for name in ("in_features", "in_channels"):
+        if isinstance(found := getattr(layer, name, None), int):
+            return found
+    raise ModelError(
+        f"lgmix: centered=true needs the number of features that enter the last layer {task.head_unit.name!r}, but a "
+        f"{type(layer).__name__} does not say it; give it an attribute in_features, or use centered=false"
+    )
+
+
+def joined(slots: Mapping[str, Tree]) -> Tree:
+    """A model's parameters and buffers as one tree."""
+    return {**slots["params"], **slots["buffers"]}
+
+
+def parted(ctx: Context, model: Tree) -> Slots:
+    """The inverse of `joined`, with running variances cut at zero."""
+    cut = {n: model[n].clamp_min(0) for n in ctx.task.stat_momentum if n.endswith("running_var")}
+    return {slot: {n: cut[n] if n in cut else model[n] for n in names} for slot, names in ctx.initial.items()}

@@ -1,0 +1,233 @@
+"""How runs go on, said while they do: bars on a terminal, a few plain lines elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.text import Text
+
+from .experiment import Progress as Round
+from .tables import verdict
+
+LINES = 20
+WINDOW = 20
+
+
+class Meter:
+    """The pace of one run, from its newest rounds.
+
+    >>> meter = Meter(rounds=10)
+    >>> meter.add(Round(0, 10, clients=5, loss=0.5, score=0.75, seconds=2.0, steps=40))
+    >>> meter.facts, meter.left
+    ('5 clients  20 steps/s  loss 0.500  val 0.750', 18.0)
+    """
+
+    def __init__(self, rounds: int, done: int = 0) -> None:
+        self.rounds, self.done = rounds, done
+        self._newest: deque[Round] = deque(maxlen=WINDOW)
+
+    def add(self, round: Round) -> None:
+        """Note the end of a round."""
+        self.done = round.round + 1
+        self._newest.append(round)
+
+    @property
+    def left(self) -> float:
+        """The seconds that the remaining rounds will take at the pace of the newest; NaN before the first."""
+        if not self._newest:
+            return math.nan
+        return (self.rounds - self.done) * sum(each.seconds for each in self._newest) / len(self._newest)
+
+    @property
+    def facts(self) -> str:
+        """The newest round in words; what is not known is left out."""
+        if not self._newest:
+            return ""
+        newest = self._newest[-1]
+        pace = sum(each.steps for each in self._newest) / max(1e-9, sum(each.seconds for each in self._newest))
+        parts = [f"{newest.clients} client{'s' * (newest.clients != 1)}", f"{pace:,.0f} steps/s"]
+        if not math.isnan(newest.loss):
+            parts.append(f"loss {newest.loss:.3f}")
+        if not math.isnan(newest.score):
+            parts.append(f"val {newest.score:.3f}")
+        return "  ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as a clock shows them.
+
+    >>> clock(65.4), clock(3723), clock(float("nan"))
+    ('1:05', '1:02:03', '-:--')
+    """
+    if math.isnan(seconds):
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Reporter:
+    """Is told how runs go on and says nothing; those that speak build on it.
+
+    A run is known by its label: `start`, `step` after every round, `end`. A comparison calls `begin` first, with the
+    number of its runs and of all their rounds.
+    """
+
+    def __init__(self) -> None:
+        self.meters: dict[str, Meter] = {}
+        self.runs, self.runs_done, self.rounds, self.rounds_done = 1, 0, 0, 0
+        self.began = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Nothing is held."""
+
+    def begin(self, runs: int, rounds: int) -> None:
+        """Several runs follow, with so many rounds left to do in all."""
+        self.runs, self.rounds, self.began = runs, rounds, time.monotonic()
+
+    def start(self, label: str, rounds: int, done: int = 0) -> None:
+        """A run starts, or goes on after `done` rounds."""
+        self.meters[label] = Meter(rounds, done)
+
+    def step(self, label: str, round: Round) -> None:
+        """A run has done a round."""
+        self.meters[label].add(round)
+        self.rounds_done += 1
+
+    def end(self, label: str, summary: Mapping[str, Any]) -> None:
+        """A run is done, with this summary."""
+        del self.meters[label]
+        self.runs_done += 1
+
+    @property
+    def left(self) -> float:
+        """The seconds that all remaining rounds of all runs will take at the pace so far."""
+        if self.runs == 1:
+            return next((meter.left for meter in self.meters.values()), math.nan)
+        if not self.rounds_done:
+            return math.nan
+        return (self.rounds - self.rounds_done) * (time.monotonic() - self.began) / self.rounds_done
+
+
+class Plain(Reporter):
+    """At most about twenty lines for a run, one line per run for a comparison."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+
+    def say(self, text: str) -> None:
+        """One line, never wrapped."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def step(self, label: str, round: Round) -> None:
+        """Say every so many rounds how a single run goes on."""
+        super().step(label, round)
+        done, rounds = round.round + 1, round.rounds
+        if self.runs == 1 and done > 0 and (done == rounds or done % math.ceil(rounds / LINES) == 0):
+            meter = self.meters[label]
+            self.say(f"round {done}/{rounds}  {meter.facts}  {clock(meter.left)} left")
+
+    def end(self, label: str, summary: Mapping[str, Any]) -> None:
+        """Say how a run of a comparison ended."""
+        super().end(label, summary)
+        if self.runs > 1:
+            self.say(f"{self.runs_done}/{self.runs}  {label}  {verdict(summary)}  {clock(self.left)} left")
+
+
+class _Left(ProgressColumn):
+    """The time left, which the reporter knows better than a bar does."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{clock(task.fields['left'])} left", style="progress.remaining")
+
+
+class Live(Reporter):
+    """A line with a bar for every run that is under way and, for a comparison, one for all of them."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[count]}", style="progress.download"),
+            TextColumn("{task.fields[facts]}"),
+            _Left(),
+            console=console,
+            expand=True,
+        )
+        self.shown: dict[str, TaskID] = {}
+        self.overall: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self.bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Leave the last state of the bars on the screen."""
+        self.bars.stop()
+
+    def begin(self, runs: int, rounds: int) -> None:
+        """Show a bar for all runs."""
+        super().begin(runs, rounds)
+        if runs > 1:
+            self.overall = self.bars.add_task("all", total=rounds, count=f"0/{runs} runs", facts="", left=math.nan)
+
+    def start(self, label: str, rounds: int, done: int = 0) -> None:
+        """Show a bar for this run."""
+        super().start(label, rounds, done)
+        self.shown[label] = self.bars.add_task(
+            shortened(label),
+            total=rounds,
+            completed=max(0, done),
+            count=f"{max(0, done)}/{rounds}",
+            facts="",
+            left=math.nan,
+        )
+        self._update_overall()
+
+    def step(self, label: str, round: Round) -> None:
+        """Move the bars."""
+        super().step(label, round)
+        meter = self.meters[label]
+        done = max(0, meter.done)
+        self.bars.update(
+            self.shown[label], completed=done, count=f"{done}/{meter.rounds}", facts=meter.facts, left=meter.left
+        )
+        self._update_overall()
+
+    def end(self, label: str, summary: Mapping[str, Any]) -> None:
+        """Take the run's bar away; that of a single run stays."""
+        super().end(label, summary)
+        if self.overall is not None:
+            self.bars.remove_task(self.shown.pop(label))
+        self._update_overall()
+
+    def _update_overall(self) -> None:
+        if self.overall is not None:
+            count = f"{self.runs_done}/{self.runs} runs"
+            self.bars.update(self.overall, total=self.rounds, completed=self.rounds_done, count=count, left=self.left)
+
+
+def shortened(label: str, width: int = 24) -> str:
+    """A label that leaves room for the rest of the line.
+
+    >>> shortened("finetune(fedlag(ditto(lam=0.5)), epochs=2)")
+    'finetune(fedlag(ditto(l…'
+    """
+    return label if len(label) <= width else label[: width - 1] + "…"
+
+
+def reporter(console: Console, quiet: bool = False) -> Reporter:
+    """The reporter that suits the console: bars on a terminal, else plain lines; nothing if quiet."""
+    return Reporter() if quiet else Live(console) if console.is_terminal else Plain(console)

@@ -1,0 +1,84 @@
+"""Statistics over seeds: intervals, paired differences, and the correction for testing several methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+CONFIDENCE = 0.95
+
+
+class Interval(NamedTuple):
+    """A mean and half the width of its confidence interval, which is NaN where one value gives none."""
+
+    mean: float
+    half: float
+
+
+class Paired(NamedTuple):
+    """A mean difference, its confidence interval and the p-value of a paired t-test."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The mean and its 95 % Student interval: mean ± t(0.975, n - 1) s / sqrt(n).
+
+    One value has no interval: the half width is NaN. Hand-worked: 1, 2, 3 have s = 1 and t(0.975, 2) = 4.3027, so
+    the half width is 4.3027 / sqrt(3) = 2.4841.
+
+    >>> mean, half = interval([1, 2, 3])
+    >>> mean, round(half, 4)
+    (2.0, 2.4841)
+    """
+    numbers = np.asarray(values, float)
+    if len(numbers) == 0:
+        return Interval(math.nan, math.nan)
+    mean = float(numbers.mean())
+    if len(numbers) == 1:
+        return Interval(mean, math.nan)
+    error = float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
+    return Interval(mean, float(stats.t.ppf((1 + CONFIDENCE) / 2, len(numbers) - 1)) * error)
+
+
+def paired(a: Sequence[float], b: Sequence[float]) -> Paired:
+    """How much `a` exceeds `b`, value by value: the mean difference, its 95 % interval, and p of the paired t-test.
+
+    One pair gives neither interval nor p (NaN). Where all differences are equal, p is 1 if they are 0, else 0.
+
+    >>> difference, low, high, p = paired([3, 5, 7], [2, 3, 4])
+    >>> difference, round(low, 4), round(high, 4), round(p, 4)
+    (2.0, -0.4841, 4.4841, 0.0742)
+    """
+    differences = np.asarray(a, float) - np.asarray(b, float)
+    mean, half = interval(differences.tolist())
+    if math.isnan(half):
+        return Paired(mean, math.nan, math.nan, math.nan)
+    if half == 0:
+        return Paired(mean, mean, mean, 1.0 if mean == 0 else 0.0)
+    degrees = len(differences) - 1
+    t = mean * float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) / half
+    return Paired(mean, mean - half, mean + half, float(2 * stats.t.sf(abs(t), degrees)))
+
+
+def holm(pvalues: Sequence[float]) -> list[float]:
+    """Holm's step-down correction: the k-th smallest of m p-values is multiplied by m - k + 1, kept in order.
+
+    NaN stands for a test that was not made: it stays NaN and does not count among the m.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    adjusted, largest = [math.nan] * len(pvalues), 0.0
+    made = [at for at, p in enumerate(pvalues) if not math.isnan(p)]
+    for place, at in enumerate(sorted(made, key=lambda at: pvalues[at])):
+        largest = max(largest, min(1.0, (len(made) - place) * pvalues[at]))
+        adjusted[at] = largest
+    return adjusted

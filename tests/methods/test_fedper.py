@@ -1,0 +1,96 @@
+"""FedPer and FedRep: a private head on a shared body."""
+
+import pytest
+import torch
+
+from idiolect import codec
+from idiolect.engines.client import train
+from idiolect.errors import ModelError
+from idiolect.method import Upload, methods
+from idiolect.testing import play, tiny_plan, views
+
+
+def test_the_body_is_common_and_the_heads_differ():
+    for method in ("fedper", "fedrep(head_epochs=1)"):
+        own = views(tiny_plan(method))
+        assert torch.equal(own[0]["0.weight"], own[1]["0.weight"])
+        assert not torch.equal(own[0]["4.weight"], own[1]["4.weight"])
+
+
+def test_the_head_never_leaves_a_client_and_costs_no_bytes():
+    plan = tiny_plan("fedper")
+    server = plan.method.server_init(plan.server(0))
+    download = plan.method.download(plan.server(0), server, (0,)).of(0)
+    outcome = train(plan, 0, 0, None, download)
+    head = {"4.weight", "4.bias"}
+    assert not head & set(download["params"])
+    assert not head & set(outcome.upload.slots["params"])
+    whole = sum(leaf.numel() for leaf in server["params"].values())
+    assert codec.size(download) == 4 * (whole - 5 * 3 - 3)
+
+
+def test_the_hand_worked_example():
+    """Equal clients train body 0 to 2 and to 4 and heads to 5 and to 7: both then hold body 3, and heads 5 and 7."""
+    plan = tiny_plan("fedper")
+    uploads = {
+        i: Upload({"params": {"0.weight": torch.tensor(v)}, "buffers": {}, "weight": {"samples": torch.tensor(9.0)}})
+        for i, v in enumerate([2.0, 4.0])
+    }
+    before = {"params": {"0.weight": torch.tensor(0.0), "4.weight": torch.tensor(1.0)}, "buffers": {}}
+    after = plan.method.aggregate(plan.server(0), before, uploads)
+    assert after["params"]["0.weight"].item() == 3.0
+    assert after["params"]["4.weight"].item() == 1.0
+    for head in (5.0, 7.0):
+        ctx = plan.context(0, 0)
+        ctx.task.net.params = {"0.weight": torch.tensor(0.0), "4.weight": torch.tensor(0.0)}
+        model = plan.method.assemble(ctx, {"private": {"4.weight": torch.tensor(head)}}, after)
+        assert (model["params"]["0.weight"].item(), model["params"]["4.weight"].item()) == (3.0, head)
+
+
+def test_fedrep_trains_the_head_then_the_body():
+    plan = tiny_plan("fedrep(head_epochs=2, body_epochs=0)")
+    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    outcome = train(plan, 0, 0, None, download)
+    assert all(torch.equal(leaf, download["params"][n]) for n, leaf in outcome.upload.slots["params"].items())
+    assert not torch.equal(outcome.state["private"]["4.weight"], plan.tasks[0].net.params["4.weight"])
+
+
+def test_fedrep_hand_worked():
+    """Loss (b h - 1)^2 / 2 at b = 2, h = 0, rate 0.1: the head moves to 0.2, then the body to 2.012."""
+    from torch import nn
+
+    from idiolect import Federation, run
+
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+            nn.init.constant_(self.body.weight, 2.0)
+            nn.init.constant_(self.head.weight, 0.0)
+
+        def forward(self, x):
+            return self.head(self.body(x))
+
+    one = (torch.ones(1, 1), torch.ones(1, 1))
+    data = Federation.from_clients([{"train": one, "val": one, "test": one}])
+    halved = lambda outputs, y: (outputs - y).pow(2).sum(1) / 2  # noqa: E731
+    model = run("fedrep(head_epochs=1)", data, model=Product(), loss=halved, rounds=1, lr=0.1).model(0)
+    assert model.head.weight.item() == pytest.approx(0.2)
+    assert model.body.weight.item() == pytest.approx(2.012)
+
+
+def test_statistics_of_a_frozen_body_stay_put():
+    plan = tiny_plan("fedrep(head_epochs=2, body_epochs=0)", norm=True)
+    played = play(plan)
+    assert torch.equal(played.server["buffers"]["1.running_mean"], plan.tasks[0].net.buffers["1.running_mean"])
+
+
+def test_more_private_layers_than_layers_is_an_error_before_anything_runs():
+    with pytest.raises(ModelError, match="3 layers"):
+        methods.build("fedper(layers=4)").check(tiny_plan("fedavg").tasks[0])
+
+
+def test_an_unseen_client_trains_only_its_head():
+    plan = tiny_plan("fedper", unseen=1)
+    (phase,) = plan.method.onboard(plan.context(5, 0))
+    assert phase.part == {"4.weight", "4.bias"}
