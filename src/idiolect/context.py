@@ -74,7 +74,8 @@ class Context:
         index, variant: the client's position and its static variant (`Method.variant`).
         newcomer: whether the client trains for the first time.
         samples, counts: its training samples, and how many of each class, as tensors.
-        phase, epoch, step: where training is; `step` counts from 0 within a phase.
+        phase, epoch, step: where training is; `step` is the batch within the epoch (in a phase that is counted
+            in steps, `epoch` stays 0).
         noise: random tensors that the phase asked for.
     """
 

@@ -19,7 +19,7 @@ from .registry import Registry
 from .task import Batch, Task
 from .tree import Slots, Tree
 
-__all__ = ["Download", "Method", "Paper", "Phase", "Upload", "Wrapper", "methods", "register", "slot_of"]
+__all__ = ["Download", "Method", "Paper", "Phase", "Upload", "Wrapper", "methods", "overrides", "register", "slot_of"]
 
 
 class Paper(NamedTuple):
@@ -292,6 +292,13 @@ for _name in _FACTS.split():
 for _name, _held in vars(Method).items():
     if callable(_held) and not _name.startswith("_") and _name != "average":
         setattr(Wrapper, _name, _delegated(_name))
+
+
+def overrides(method: Method, name: str) -> bool:
+    """Whether a method, at any level of wrapping, has its own version of one of the contract's functions."""
+    base: type[Method] = Wrapper if isinstance(method, Wrapper) else Method
+    own = getattr(type(method), name) is not getattr(base, name)
+    return own or (isinstance(method, Wrapper) and overrides(method.inner, name))
 
 
 methods: Registry[Method] = Registry("method", Method)

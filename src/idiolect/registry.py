@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 import yaml
@@ -162,10 +165,7 @@ class Registry(Generic[T]):
         path, _, attribute = name.rpartition(":")
         if not Path(path).is_file():
             raise UnknownNameError(f"{name!r}: there is no file {path!r}; write path/to/file.py:Class")
-        spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-        assert spec and spec.loader
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = _module(Path(path).resolve(), Path(path).stat().st_mtime_ns)
         found = getattr(module, attribute, None)
         if not isinstance(found, type) or (self.base and not issubclass(found, self.base)):
             raise UnknownNameError(f"{path} has no class {attribute!r} that is a {self.kind}")
@@ -201,6 +201,17 @@ class Registry(Generic[T]):
     def split_and_build(self, text: str) -> list[T]:
         """Build every expression of a list that is split at commas outside brackets."""
         return [self.build(part) for part in split(text)]
+
+
+@cache
+def _module(path: Path, changed: int) -> ModuleType:
+    """The module in a file, run once for every change of it, so that its classes are the same ones each time."""
+    spec = importlib.util.spec_from_file_location(f"{path.stem} in {path.parent}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look up their annotations
+    spec.loader.exec_module(module)
+    return module
 
 
 def describe(thing: Any) -> str:

@@ -62,13 +62,13 @@ def select_blocks(
 
     .. math:: \max_I \; I \cdot G \quad \text{s.t.} \quad I \cdot W \le budget, \qquad I_j = 1 \text{ where mandatory}
 
-    ========== =====================================================================================
-    solver     takes
-    ========== =====================================================================================
+    =========== ====================================================================================
+    solver      takes
+    =========== ====================================================================================
     ``greedy``  optional blocks by decreasing score, each that still fits; one that does not is skipped
     ``density`` the same, by decreasing score per parameter
     ``exact``   the best choice of all; of equally good ones, one with the fewest parameters
-    ========== =====================================================================================
+    =========== ====================================================================================
 
     Of equal scores the lower index comes first. When the mandatory blocks alone exceed the budget, they alone are kept.
     ``greedy`` and ``density`` are traceable by ``torch.func.vmap``; ``exact`` leaves torch and is not.

@@ -21,7 +21,7 @@ _FLOOR = 1e-6  # the least unique variance: a Heywood case is held here
 _TOLERANCE = 1e-6  # of the iteration, and hence of every comparison of communalities
 _SHARE_TOLERANCE = 1e-9  # of the explained share: kappa = 1 must be reachable
 # A few leading eigenvectors of a wide matrix come faster from a Lanczos iteration than from a full decomposition.
-_WIDE, _FEW = 512, 32
+_WIDE, _FEW = 512, 16
 
 
 def correlation(Z: Tensor) -> Tensor:

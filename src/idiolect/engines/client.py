@@ -4,17 +4,17 @@ and clients on other machines all run this."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..context import Context
-from ..method import Phase, Upload
+from ..method import Download, Phase, Upload, overrides
 from ..rng import generator, torch_seed
-from ..task import Batch
+from ..task import Batch, Task
 from ..tree import Slots
 from .plan import Plan
 
@@ -73,8 +73,7 @@ def run_phases(plan: Plan, ctx: Context, phases: Sequence[Phase], work: Slots, t
         work = {**fresh_optimizer(ctx, phase, work), **work}
         for batch in batches(plan, ctx, number):
             work = method.tune(ctx, work, batch) if tune else method.step(ctx, work, batch)
-            ctx.step += 1
-        total += ctx.step
+            total += 1
     return work, total
 
 
@@ -83,42 +82,56 @@ def fresh_optimizer(ctx: Context, phase: Phase, work: Slots) -> Slots:
     return {f"{slot}:{key}": each for slot in phase.slots for key, each in ctx.optimizer.init(work[slot]).items()}
 
 
+class Passes(NamedTuple):
+    """How one client passes over the data of a phase: samples and batch size, batches per pass, steps in all."""
+
+    samples: int
+    size: int
+    per_epoch: int
+    steps: int
+
+
+def passes(plan: Plan, phase: Phase, task: Task, length: int) -> Passes:
+    """The passes over `length` samples; a last batch that is too small to train on is dropped."""
+    smallest = max(plan.method.min_batch, 2 if task.has_batchnorm else 1)
+    size = phase.batch_size or plan.batch_size
+    samples = min(math.ceil(phase.share * length), phase.samples or length)
+    per_epoch = samples // size + (samples % size >= smallest)
+    epochs = plan.local_epochs if phase.epochs is None else phase.epochs
+    steps = per_epoch * epochs if phase.steps is None else phase.steps
+    return Passes(samples, size, per_epoch, steps if per_epoch else 0)
+
+
 def batches(plan: Plan, ctx: Context, number: int) -> Iterator[Any]:
-    """The batches of a phase, epoch by epoch; sets `ctx.epoch`, the noise and the seed of random layers."""
+    """The batches of a phase; sets `ctx.epoch` and `ctx.step`, the noise and the seed of random layers."""
     phase = ctx.phase
     x, y = plan.split(ctx.index, phase.data)
-    smallest = max(plan.method.min_batch, 2 if ctx.task.has_batchnorm else 1)
-    size = phase.batch_size or plan.batch_size
-    count = min(math.ceil(phase.share * len(x)), phase.samples or len(x))
-    per_epoch = count // size + (count % size >= smallest)
-    if per_epoch == 0:
-        return
-    steps = (
-        phase.steps
-        if phase.steps is not None
-        else per_epoch * (plan.local_epochs if phase.epochs is None else phase.epochs)
-    )
-    # Public data come in one order for all clients, so that what they say of them can be compared.
-    who = -1 if phase.data == "public" else ctx.index
+    samples, size, per_epoch, steps = passes(plan, phase, ctx.task, len(x))
     for step in range(steps):
-        ctx.epoch, at = divmod(step, per_epoch)
+        epoch, at = divmod(step, per_epoch)
+        ctx.epoch, ctx.step = (epoch, at) if phase.steps is None else (0, step)
         if at == 0:
-            where = (ctx.round, who, ctx.epoch)
-            orders = [order(plan, phase, len(x), count, draw, where) for draw in range(phase.draws)]
-            torch.default_generator.manual_seed(torch_seed(plan.seed, "layers", number, *where))
-            noise = generator(plan.seed, f"noise {phase.name}", ctx.round, ctx.index, ctx.epoch)
+            orders = [order(plan, ctx, len(x), samples, draw, epoch) for draw in range(phase.draws)]
             shuffled = [(x[chosen], y[chosen]) for chosen in orders]
-        cut = slice(at * size, min((at + 1) * size, count))
+            torch.default_generator.manual_seed(torch_seed(plan.seed, "layers", number, ctx.round, ctx.index, epoch))
+            noise = generator(plan.seed, f"noise {phase.name}", ctx.round, ctx.index, epoch)
+        cut = slice(at * size, min((at + 1) * size, samples))
         drawn = [Batch(xs[cut], ys[cut], torch.ones(len(xs[cut]), device=xs.device)) for xs, ys in shuffled]
-        shapes = {name: tuple(len(drawn[0].x) if n == -1 else n for n in shape) for name, shape in phase.noise}
-        ctx.noise = {n: torch.from_numpy(noise.standard_normal(s, "float32")).to(x.device) for n, s in shapes.items()}
+        ctx.noise = {
+            name: torch.from_numpy(noise.standard_normal([len(drawn[0].x) if n == -1 else n for n in shape], "float32"))
+            for name, shape in phase.noise
+        }
         yield drawn[0] if phase.draws == 1 else tuple(drawn)
 
 
-def order(plan: Plan, phase: Phase, length: int, count: int, draw: int, where: tuple[int, ...]) -> Tensor:
-    """The random order of one epoch: it depends on (seed, stream, round, client, epoch) alone."""
-    stream = f"batches {phase.stream}" + (f" {draw}" if draw else "")
-    return torch.from_numpy(generator(plan.seed, stream, *where).permutation(length)[:count])
+def order(plan: Plan, ctx: Context, length: int, samples: int, draw: int, epoch: int) -> Tensor:
+    """The random order of one pass: it depends on (seed, stream, round, client, pass) alone.
+
+    Public data come in one order for all clients, so that what they say of them can be compared.
+    """
+    stream = f"batches {ctx.phase.stream}" + (f" {draw}" if draw else "")
+    who = -1 if ctx.phase.data == "public" else ctx.index
+    return torch.from_numpy(generator(plan.seed, stream, ctx.round, who, epoch).permutation(length)[:samples])
 
 
 # -- evaluation -------------------------------------------------------------------------------------
@@ -147,18 +160,51 @@ def tuned_view(plan: Plan, ctx: Context, view: Slots, unseen: bool) -> Slots | N
     return {slot: each for slot, each in tuned.items() if slot in view}
 
 
+def evaluate_group(
+    plan: Plan, round: int, states: Mapping[int, Slots | None], download: Download, unseen: bool
+) -> list[tuple[int, list[Score]]]:
+    """Scores of several clients; where all would predict with one and the same model, in common batches."""
+    ids = list(states)
+    if unseen or any(states.values()) or any(map(download.each.get, ids)) or not has_shared_view(plan, ids[0], round):
+        return [(i, evaluate(plan, i, round, states[i], download.of(i), unseen)) for i in ids]
+    contexts = [plan.context(i, round, newcomer=states[i] is None) for i in ids]
+    view = plan.method.view(contexts[0], {}, download.of(ids[0]))
+    parts = [held_out(plan, i) for i in ids]
+    x = torch.cat([x for each in parts for x, _ in each.values()])
+    sizes = [len(y) for each in parts for _, y in each.values()]
+    outputs = iter(torch.split(predict(plan, contexts[0], view, x), sizes))
+    return [
+        (i, [score for split, (_, y) in each.items() for score in scores_of(ctx, next(outputs), y, "view", split)])
+        for i, ctx, each in zip(ids, contexts, parts, strict=True)
+    ]
+
+
+def has_shared_view(plan: Plan, index: int, round: int) -> bool:
+    """Whether clients without own slots all predict with one and the same model."""
+    own = any(overrides(plan.method, name) for name in ("view", "assemble", "predict", "records"))
+    return not own and len(plan.tasks) == 1 and not plan.method.adapt(plan.context(index, round))
+
+
+def held_out(plan: Plan, index: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """A client's validation and test data, those that are not empty."""
+    splits = {split: plan.split(index, split) for split in ("val", "test")}
+    return {split: (x, y) for split, (x, y) in splits.items() if len(x)}
+
+
 def evaluate_view(plan: Plan, ctx: Context, view: Slots, point: str) -> list[Score]:
     """Loss and metrics of a view on the client's validation and test data."""
-    scores = []
-    for split in ("val", "test"):
-        x, y = plan.split(ctx.index, split)
-        if len(x) == 0:
-            continue
-        outputs = predict(plan, ctx, view, x)
-        loss = float(ctx.task.score(outputs, Batch(x, y, torch.ones(len(x), device=x.device))))
-        values = {"loss": loss} | {name: metric(outputs, y) for name, metric in ctx.task.metrics.items()}
-        scores += [Score(point, split, name, value, len(x)) for name, value in values.items()]
-    return scores
+    return [
+        score
+        for split, (x, y) in held_out(plan, ctx.index).items()
+        for score in scores_of(ctx, predict(plan, ctx, view, x), y, point, split)
+    ]
+
+
+def scores_of(ctx: Context, outputs: Tensor, y: Tensor, point: str, split: str) -> list[Score]:
+    """Loss and metrics of a client's outputs."""
+    loss = float(ctx.task.score(outputs, Batch(outputs, y, torch.ones(len(y), device=y.device))))
+    values = {"loss": loss} | {name: metric(outputs, y) for name, metric in ctx.task.metrics.items()}
+    return [Score(point, split, name, value, len(y)) for name, value in values.items()]
 
 
 def predict(plan: Plan, ctx: Context, view: Slots, x: Tensor) -> Tensor:

@@ -16,8 +16,6 @@ States = Mapping[int, Slots | None]
 class Engine(Protocol):
     """How clients' work is carried out. Results come in any order; the runner sorts them by client."""
 
-    name: str
-
     def train(self, round: int, states: States, download: Download) -> Iterator[tuple[int, Outcome]]:
         """Run the part of each client in `states` of one round."""
         ...
@@ -40,8 +38,6 @@ class Engine(Protocol):
 
 class Loop:
     """One client after another, in the order of their ids."""
-
-    name = "loop"
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

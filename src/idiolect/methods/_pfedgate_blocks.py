@@ -70,28 +70,36 @@ class Blocks:
         return cls(task, sizes, s, solver)
 
     @property
-    def count(self) -> int:
-        """How many blocks there are."""
-        return sum(map(len, self.sizes.values()))
+    def flat(self) -> list[int]:
+        """The sizes of all blocks, in the order of their gates."""
+        return [size for each in self.sizes.values() for size in each]
 
     @property
-    def _slices(self) -> dict[str, slice]:
-        ends = torch.tensor([len(each) for each in self.sizes.values()]).cumsum(0).tolist()
-        return {name: slice(end - len(each), end) for end, (name, each) in zip(ends, self.sizes.items(), strict=True)}
+    def count(self) -> int:
+        """How many blocks there are."""
+        return len(self.flat)
 
     @property
     def groups(self) -> dict[str, slice]:
         """The blocks of each layer: those of its weight and of its bias are neighbours."""
-        slices, units = self._slices, [unit for unit in self.task.units if not unit.is_norm]
-        return {
-            unit.name: slice(slices[unit.params[0]].start, slices[unit.params[-1]].stop) for unit in units if unit.params
-        }
+        found: dict[str, slice] = {}
+        start = 0
+        for unit in self.task.units:
+            count = sum(len(self.sizes.get(name, ())) for name in unit.params)
+            if count:
+                found[unit.name] = slice(start, start + count)
+                start += count
+        return found
+
+    @property
+    def ungated(self) -> int:
+        """How many parameters have no gate: those of norms."""
+        return tree.size(self.task.net.params) - sum(self.flat)
 
     @property
     def always(self) -> int:
-        """How many parameters are always active: norms, and first blocks."""
-        gated = sum(map(sum, self.sizes.values()))
-        return tree.size(self.task.net.params) - gated + sum(each[0] for each in self.sizes.values())
+        """How many parameters are always active: those of norms, and first blocks."""
+        return self.ungated + sum(each[0] for each in self.sizes.values())
 
     @property
     def budget(self) -> int:
@@ -102,24 +110,19 @@ class Blocks:
         """Equation 6; with s = 1 there is nothing to select."""
         if self.s == 1:
             return torch.ones_like(scores, dtype=torch.bool)
-        sizes = [size for each in self.sizes.values() for size in each]
         first = [at == 0 for each in self.sizes.values() for at in range(len(each))]
-        norms = tree.size(self.task.net.params) - sum(sizes)
         mandatory = torch.tensor(first, device=scores.device)
-        return select_blocks(scores, sizes, self.budget - norms, mandatory, self.solver)
+        return select_blocks(scores, self.flat, self.budget - self.ungated, mandatory, self.solver)
 
-    def _spread(self, values: Tensor) -> Tree:
+    def spread(self, values: Tensor) -> Tree:
         """One value per block, laid out like the tensors."""
-        return {
-            name: torch.cat(
-                [value.expand(size) for value, size in zip(values[here].unbind(), self.sizes[name], strict=True)]
-            ).reshape(self.task.net.params[name].shape)
-            for name, here in self._slices.items()
-        }
+        flat = torch.cat([value.expand(size) for value, size in zip(values.unbind(), self.flat, strict=True)])
+        parts = flat.split([sum(each) for each in self.sizes.values()])
+        return {n: part.reshape(self.task.net.params[n].shape) for n, part in zip(self.sizes, parts, strict=True)}
 
     def thin(self, params: Tree, buffers: Tree, scale: Tensor, active: Tensor) -> tuple[Tree, Tree]:
         """The block-wise product of model and gates."""
-        gates = self._spread(scale)
+        gates = self.spread(scale)
         return {n: leaf * gates[n].to(leaf.dtype) if n in gates else leaf for n, leaf in params.items()}, buffers
 
     def restore(self, stats: Tree, buffers: Tree, active: Tensor) -> Tree:
@@ -128,5 +131,5 @@ class Blocks:
 
     def masks(self, active: Tensor) -> Tree:
         """The active blocks, and all of the norms."""
-        norms = {n: torch.ones_like(leaf, dtype=torch.bool) for n, leaf in self.task.net.params.items()}
-        return {**norms, **self._spread(active)}
+        whole = {n: torch.ones_like(leaf, dtype=torch.bool) for n, leaf in self.task.net.params.items()}
+        return {**whole, **self.spread(active)}

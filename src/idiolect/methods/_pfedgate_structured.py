@@ -55,7 +55,7 @@ class Rows:
 
     @classmethod
     def of(cls, task: Task, s: float) -> Rows:
-        """The chain in which each hidden layer keeps max(1, floor(s x rows)) rows; `ModelError` for what fits in none."""
+        """The chain in which hidden layers keep max(1, floor(s x rows)) rows; `ModelError` for what is no chain."""
         modules = dict(task.net.module.named_modules())
         owners = [unit for unit in task.units if isinstance(modules.get(unit.name), LAYERS)]
         layers: list[Layer] = []
@@ -70,7 +70,7 @@ class Rows:
             else:
                 raise ModelError(
                     "split=structured leaves out rows of a chain of Linear and Conv layers, with batch normalisation"
-                    f" after them, but {unit.name} is a {type(module).__name__}; use split=blocks, which takes any model"
+                    f" after them, but {unit.name} is a {type(module).__name__}; use split=blocks for this model"
                 )
         if len(layers) < 2:
             raise ModelError(
@@ -159,7 +159,7 @@ class Rows:
                 problem = "what lies between mixes rows, or something else uses them too"
             raise ModelError(
                 f"split=structured cannot leave out rows of {layer.unit.name}, because the model is no plain chain from"
-                f" it to {following.unit.name}: {problem}; use split=blocks, which takes any model"
+                f" it to {following.unit.name}: {problem}; use split=blocks for this model"
             )
 
 

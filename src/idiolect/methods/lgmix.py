@@ -45,9 +45,9 @@ class LGMix(Method):
     have squared length 4 under its own model and 1 under u: lambda = 4 / 5, and it moves to 0.8 * 2 + 0.2 * 3 = 2.2.
     If u then moves to 8 without it, it moves to 2.2 + 0.2 * 5 = 3.2.
 
-    Running statistics are mixed like parameters; a client's batch counters are its own, and u's are the largest. A
-    mixed running variance may fall below zero: it is kept so, and cut at zero where the model is used. What the run
-    keeps local (`norm_stats=local`, `norm_affine=local`) is neither mixed nor sent. With several local epochs the
+    Running statistics are mixed like parameters; batch counters are copied from u, which takes the largest. A mixed
+    running variance may fall below zero: it is kept so, and cut at zero where the model is used. What the run keeps
+    local (`norm_stats=local`, `norm_affine=local`) is neither mixed nor sent. With several local epochs the
     traces add up over all of them, and `centered` subtracts the mean over all of them.
     """
 
@@ -136,12 +136,11 @@ class LGMix(Method):
 
     def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
         """w_c by equation 2, from the own part that `end` stored and all that u has moved since."""
-        own, seen, now = client["lgmix.own"], client["lgmix.seen"], joined(download)
+        own, seen, now = client["lgmix.own"], client["lgmix.seen"], download.get("lgmix.after", joined(download))
         if ctx.newcomer:
             return parted(ctx, {**own, **now})
-        now = download.get("lgmix.after", now)
         followed = 1 - self.ratio(client)
-        return parted(ctx, {**own, **{n: own[n] + followed * (now[n] - seen[n]) for n in seen}})
+        return parted(ctx, {**own, **now, **{n: own[n] + followed * (now[n] - seen[n]) for n in seen}})
 
     def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
         """Train the own model, never u; u stands beside it for its features."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +21,14 @@ from ..models.gate import Gate
 from ..options import option
 from ..task import Batch, Scored, Task
 from ..tree import Slots, Tree
+from . import _pfedgate_tally as tally
 from ._pfedgate_blocks import Blocks, Split
 from ._pfedgate_structured import Rows
 
 GATE = "pfedgate.gate"
-SEEN = "pfedgate.seen"
+TALLY = "pfedgate.tally"
 SENT = "pfedgate.sent"
+Move = Callable[[Slots, str, Grad, float | None], Slots]
 DECIMALS = 5
 """Scores that agree to so many decimals are equal, so that round-off chooses no blocks."""
 
@@ -33,9 +36,9 @@ DECIMALS = 5
 @register("pfedgate")
 @dataclass(frozen=True)
 class PFedGate(Method):
-    r"""pFedGate (Chen et al., ICML 2023): each client's private gating network :math:`\phi_i` looks at a batch and gives,
-    per block of the shared model, a scale M and a score G in (0, 1). The blocks with the highest scores that fit the
-    client's budget :math:`s_i` stay (eq. 6), and the model that computes is the block-wise product
+    r"""pFedGate (Chen et al., ICML 2023): each client's private gating network :math:`\phi_i` looks at a batch and
+    gives, per block of the shared model, a scale M and a score G in (0, 1). The blocks with the highest scores that
+    fit the client's budget :math:`s_i` stay (eq. 6), and the model that computes is the block-wise product
 
     .. math:: \theta' = \theta \circledast M', \quad M' = M \cdot I^*, \quad
               I^* = \arg\max_I I \cdot G \;\text{ s.t. }\; I \cdot W \le s_i d.
@@ -83,7 +86,9 @@ class PFedGate(Method):
     equal_chunks: bool = option(False, help="cut tensors into equal chunks, whatever min_share")
     solver: str = option("greedy", choices=("greedy", "density", "exact"), help="how blocks are chosen")
     gate: str = option(
-        "batch", choices=("batch", "client", "sample"), help="predict by each batch's gates, the client's mean, a sample's"
+        "batch",
+        choices=("batch", "client", "sample"),
+        help="predict by each batch's gates, the client's mean, a sample's",
     )
     shared_path: bool = option(False, help="one path that both scales and scores")
     pre_norm: bool = option(True, help="switchable norm before the gate's linear maps")
@@ -91,9 +96,11 @@ class PFedGate(Method):
     gate_bias: float = option(0.0, help="where the scales' sigmoids start: 0 for scales about 1/2, 4 for about 1")
     gate_pool: int = option(1, min=1, help="average squares of so many positions before the gate, to make it small")
     gate_lr: float | None = option(None, above=0.0, help="the gate's rate; none is the run's")
-    clip: float | None = option(10.0, above=0.0, help="largest gradient norm, of model and gate apart; none clips nothing")
+    clip: float | None = option(10.0, above=0.0, help="largest gradient norm, of model and of gate; none is any")
     st_kept_only: bool = option(False, help="scores learn from kept blocks only")
-    denominator: str = option("uploaders", choices=("uploaders", "all"), help="whose weights a coordinate's mean divides by")
+    denominator: str = option(
+        "uploaders", choices=("uploaders", "all"), help="whose weights a coordinate's mean divides by"
+    )
     server_step: float = option(1.0, above=0.0, help="how far the server moves towards the mean")
     fixed: bool = option(False, help="no gate: all scales and scores are 1")
 
@@ -173,52 +180,190 @@ class PFedGate(Method):
 
     # -- the gated model -----------------------------------------------------------------------------
 
-    def gates(self, ctx: Context, slots: Slots, x: Tensor, weight: Tensor, train: bool = False) -> tuple[Tree, Tree]:
-        """Scale M and score G per gate: the gating network's mean over a batch; and its buffers afterwards."""
+    def gates(
+        self, ctx: Context, split: Split, slots: Slots, x: Tensor, weight: Tensor, train: bool = False
+    ) -> tuple[Tree, Tree]:
+        """Scale M and score G per gate, the gating network's means over a batch; and its buffers afterwards."""
         if self.fixed:
-            ones = torch.ones(self.cut(ctx.task, ctx.variant).count, device=x.device)
+            ones = torch.ones(split.count, device=x.device)
             return {"scale": ones, "score": ones}, {}
         inputs: Any = (gate_input(ctx.task, slots["params"], x), weight)
         out = ctx.nets["gate"].apply(slots[GATE], slots[buffers_of(GATE)], inputs, train)
         mean = torch.einsum("b,bpl->pl", weight.to(out.outputs.dtype) / weight.sum(), out.outputs)
         return {"scale": mean[0], "score": mean[-1]}, out.buffers
 
-    def choose(self, ctx: Context, gates: Tree) -> tuple[Split, Tensor, Tensor]:
+    def choose(self, split: Split, gates: Tree, s: float) -> tuple[Tensor, Tensor]:
         """The sparse gates M', and which are open (eq. 6); differentiable as in Appendix A."""
         scale, score = gates["scale"], gates["score"]
-        split = self.cut(ctx.task, ctx.variant)
         active = split.select(score.detach().round(decimals=DECIMALS))
-        if ctx.variant == 1:
-            return split, scale, active
+        if s == 1:
+            return scale, active
         kept = active.to(scale.dtype)
         through = kept + (score - score.detach())
-        return split, scale * (through * kept if self.st_kept_only else through), active
+        return scale * (through * kept if self.st_kept_only else through), active
 
-    def loss(self, ctx: Context, work: Slots, batch: Batch, trained: Sequence[str]) -> LossFn:
-        """The loss of the gated model. What is not trained stays in evaluation mode. Beside the model's buffers it gives
-        the gate's, the gates, and which were open."""
+    def loss(self, ctx: Context, split: Split, work: Slots, batch: Batch, trained: Sequence[str]) -> LossFn:
+        """The loss of the gated model; norms of what is not trained stay in evaluation mode. With the model's buffers
+        come the gate's, the gates, and which were open."""
         frozen = ctx.task.frozen(ctx.phase.part if "params" in trained else frozenset())
 
         def loss(trees: Slots) -> Scored:
             slots = {**work, **trees}
-            gates, buffers = self.gates(ctx, slots, batch.x, batch.weight, train=GATE in trained)
-            split, scale, active = self.choose(ctx, gates)
-            small = split.thin(slots["params"], slots["buffers"], scale, active)
-            scored = ctx.task.loss(*small, batch, frozen=frozen)
+            gates, buffers = self.gates(ctx, split, slots, batch.x, batch.weight, train=GATE in trained)
+            scale, active = self.choose(split, gates, ctx.variant)
+            scored = ctx.task.loss(*split.thin(slots["params"], slots["buffers"], scale, active), batch, frozen=frozen)
             after = split.restore(scored.buffers, slots["buffers"], active)
-            extra = {**{f"{GATE} {name}": leaf for name, leaf in buffers.items()}, **gates, "active": active}
-            return scored._replace(buffers={**after, **{f"{SEEN} {name}": leaf for name, leaf in extra.items()}})
+            return scored._replace(
+                buffers={**after, **_pack(GATE, buffers), **_pack(TALLY, gates | {"active": active})}
+            )
 
         return loss
 
     # -- client --------------------------------------------------------------------------------------
 
     def client_init(self, ctx: Context) -> Slots:
-        """The gate, and what is known of its gates so far: that they start at the sigmoids' middle."""
-        count, device = self.cut(ctx.task, ctx.variant).count, _device(ctx.task)
-        start = torch.full((count,), 1.0 if self.fixed else 0.5, device=device)
-        scale = start if self.fixed else torch.full_like(start, self.gate_bias).sigmoid()
-        zero = torch.zeros((), device=device)
-        seen = {"scale": scale, "score": start, "kept": start, "density": zero, "sent": zero, "samples": zero}
-        own = {} if self.fixed else {GATE: ctx.nets["gate"].params, buffers_of(GATE): ctx.nets["gate"].buffers}
-        return {**super().client_init(ctx), **own, SEEN: seen}
+        """The gate, and a tally of gates that stand where their sigmoids start."""
+        gate = {} if self.fixed else {GATE: ctx.nets["gate"].params, buffers_of(GATE): ctx.nets["gate"].buffers}
+        first = (1.0, 1.0) if self.fixed else (1 / (1 + math.exp(-self.gate_bias)), 0.5)
+        count = self.cut(ctx.task, ctx.variant).count
+        return {**super().client_init(ctx), **gate, TALLY: tally.start(count, *first, _device(ctx.task))}
+
+    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """The shared model and the private gate; so far nothing is to be sent."""
+        work = super().begin(ctx, client, download)
+        nothing = {name: torch.zeros_like(leaf, dtype=torch.bool) for name, leaf in work["params"].items()}
+        return {**work, **_gate_of(client), TALLY: tally.restarted(client[TALLY]), SENT: nothing}
+
+    def phases(self, ctx: Context) -> Sequence[Phase]:
+        """Model and gate together."""
+        return (Phase(slots=self.slots),)
+
+    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+        """One backward pass, one step of the model and one of the gate (Algorithm 1, lines 4 to 7)."""
+        return self.train(ctx, work, batch, self.slots, lambda w, slot, g, lr: ctx.descend(w, slot, g, batch, lr))
+
+    def train(self, ctx: Context, work: Slots, batch: Batch, trained: Sequence[str], move: Move) -> Slots:
+        """Move the trained slots, of the model the active coordinates only; note gates and coordinates."""
+        split = self.cut(ctx.task, ctx.variant)
+        grad = ctx.grad(work, trained, batch, loss=self.loss(ctx, split, work, batch, trained))
+        found, after = grad.scored.buffers, work
+        for slot in trained:
+            buffers = _unpack(GATE, found) if slot == GATE else tree.pick(found, work["buffers"])
+            own = Grad({slot: _clipped(grad.slots[slot], self.clip)}, grad.scored._replace(buffers=buffers))
+            after = move(after, slot, own, self.gate_lr if slot == GATE else None)
+        gates = _unpack(TALLY, found)
+        active = gates.pop("active")
+        masks = split.masks(active)
+        after = {**after, **tally.only_active(work, after, masks)}
+        if TALLY in work:
+            after[TALLY] = tally.added(work[TALLY], gates, active, masks, batch.weight.sum())
+        if SENT in work:
+            after[SENT] = tree.map(torch.logical_or, work[SENT], masks)
+        return after
+
+    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+        """Keep the gate; of the model send what was active in some batch."""
+        client, upload = super().end(ctx, client, work)
+        own = {**_gate_of(work), TALLY: {**work[TALLY], "sent": tally.share(work[SENT])}}
+        return {**client, **own}, replace(upload, masks={"params": tree.drop(work[SENT], self.kept(ctx))})
+
+    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
+        """The share of the model that was active, on average, and that was sent; and each layer's mean gate."""
+        known = client[TALLY]
+        gates, groups = known["scale"] * known["kept"], self.cut(ctx.task, ctx.variant).groups
+        means = {f"gate {name}": gates[here].mean() for name, here in groups.items()}
+        return {"density": known["density"], "sent": known["sent"], **means}
+
+    # -- prediction ----------------------------------------------------------------------------------
+
+    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """The shared model and the private gate."""
+        return {**super().view(ctx, client, download), **_gate_of(client), **self.mean_gates(client)}
+
+    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+        """The model as trained, and the gate."""
+        return {**super().after_local(ctx, client, work), **_gate_of(work), **self.mean_gates(work)}
+
+    def mean_gates(self, slots: Slots) -> Slots:
+        """The tally, where predictions are made with mean gates."""
+        return {TALLY: slots[TALLY]} if self.gate == "client" else {}
+
+    def sparse(self, ctx: Context, view: Slots, x: Tensor) -> tuple[Split, Tree, Tree, Tensor]:
+        """The model that predicts for a batch, and which gates are open in it."""
+        split = self.cut(ctx.task, ctx.variant)
+        if self.gate == "client":
+            gates = view[TALLY]
+        else:
+            gates, _ = self.gates(ctx, split, view, x, torch.ones(len(x), device=x.device))
+        scale, active = self.choose(split, gates, ctx.variant)
+        return split, *split.thin(view["params"], view["buffers"], scale, active), active
+
+    def predict(self, ctx: Context, view: Slots, x: Tensor) -> Tensor:
+        """One sparse model for the batch, for the client, or for each sample."""
+        if self.gate == "sample" and len(x) > 1:
+            return torch.cat([self.predict(ctx, view, x[at : at + 1]) for at in range(len(x))])
+        _, params, buffers, _ = self.sparse(ctx, view, x)
+        return ctx.task.forward(params, buffers, x).outputs
+
+    def onboard(self, ctx: Context) -> Sequence[Phase]:
+        """An unseen client trains its gate only (Appendix I.1)."""
+        return super().onboard(ctx) if self.fixed else (Phase("onboard", slots=(GATE,)),)
+
+    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+        """A step on the slots of the phase, the others frozen; or the statistics of the sparse model."""
+        if ctx.phase.name == "stats":
+            split, params, buffers, active = self.sparse(ctx, view, batch.x)
+            stats = running_stats(ctx, {"params": params, "buffers": buffers}, batch)
+            return {**view, "buffers": split.restore(stats, view["buffers"], active)}
+        rate, slots = ctx.rate, ctx.phase.slots
+        return self.train(
+            ctx, view, batch, slots, lambda w, slot, g, lr: ctx.move(w, slot, g, rate if lr is None else lr)
+        )
+
+    # -- server --------------------------------------------------------------------------------------
+
+    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
+        """Each coordinate's mean over those who sent it; all started from one model, so this is the mean update."""
+        slots = ("params", "buffers")
+        after = {slot: self.average(ctx, server[slot], uploads, slot, self.denominator) for slot in slots}
+        if self.server_step != 1:
+            after["params"] = tree.mix(after["params"], server["params"], self.server_step)
+        return {**server, **after}
+
+
+def gate_input(task: Task, params: Tree, x: Tensor) -> Tensor:
+    """What the gate looks at: the inputs, or of tokens the mean of the model's embeddings over positions."""
+    if x.is_floating_point():
+        return x
+    for name, module in task.net.module.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            table = params[f"{name}.weight" if name else "weight"].detach()
+            return F.embedding(x, table).reshape(len(x), -1, table.shape[1]).mean(1)
+    raise ModelError(
+        f"pfedgate's gate looks at the inputs, which here are whole numbers ({x.dtype}), but the model has no"
+        " nn.Embedding to look them up in; give inputs as floating-point numbers, or a model that embeds them"
+    )
+
+
+def _device(task: Task) -> torch.device:
+    return next(iter(task.net.params.values())).device
+
+
+def _gate_of(slots: Slots) -> Slots:
+    """The gate's slots; none where gates are fixed."""
+    return {slot: slots[slot] for slot in (GATE, buffers_of(GATE)) if slot in slots}
+
+
+def _pack(prefix: str, leaves: Tree) -> Tree:
+    return {f"{prefix} {name}": leaf for name, leaf in leaves.items()}
+
+
+def _unpack(prefix: str, leaves: Tree) -> Tree:
+    return {n.removeprefix(f"{prefix} "): leaf for n, leaf in leaves.items() if n.startswith(f"{prefix} ")}
+
+
+def _clipped(grads: Tree, largest: float | None) -> Tree:
+    """A gradient, scaled down to the largest norm allowed."""
+    if largest is None:
+        return grads
+    return tree.scale(grads, (largest / (tree.norm(grads) + 1e-6)).clamp_max(1.0))

@@ -81,9 +81,10 @@ class SwitchableNorm(Norm):
         stats = [(x.mean(axes, keepdim=True), x.var(axes, correction=0, keepdim=True)) for axes in over]
         mean, var = self.batch_stats(x, weight, unbiased=False)
         stats.append((mean[:, None], var[:, None]))
-        center = sum(p * mean for p, (mean, _) in zip(self.mean_logits.softmax(0), stats, strict=True))
-        spread = sum(p * var for p, (_, var) in zip(self.var_logits.softmax(0), stats, strict=True))
-        return (x - center) / (spread + self.eps).sqrt() * self.weight[:, None] + self.bias[:, None]
+        center, spread = torch.zeros_like(x[:1, :1, :1]), torch.full_like(x[:1, :1, :1], self.eps)
+        for p, q, (mean, var) in zip(self.mean_logits.softmax(0), self.var_logits.softmax(0), stats, strict=True):
+            center, spread = center + p * mean, spread + q * var
+        return (x - center) / spread.sqrt() * self.weight[:, None] + self.bias[:, None]
 
 
 class Gate(nn.Module):
@@ -139,7 +140,7 @@ class Gate(nn.Module):
         x = x.reshape(len(x), -1, 1) if x.ndim < 3 else x.flatten(2)
         if self.pre is not None:
             x = self.pre(x, weight)
-        x = self.paths(x.flatten(1))
+        raw: Tensor = self.paths(x.flatten(1))
         if self.post is not None:
-            x = self.post(x, weight)
-        return x.sigmoid().reshape(len(x), -1, self.gates)
+            raw = self.post(raw, weight)
+        return raw.sigmoid().reshape(len(x), -1, self.gates)

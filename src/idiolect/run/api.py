@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..data import Federation
 from ..data import load as load_data
-from ..engines import Plan, make_engine
+from ..engines import Loop, Plan, engines, make_engine, resolve
 from ..errors import InputError, ModelError, RunFolderError
 from ..losses import Metric
 from ..method import Method
@@ -99,6 +99,7 @@ def run(
 def make_plan(config: Config, own: Mapping[str, Any], method: str | Method | None = None) -> Plan:
     """Resolve names and objects into a plan; everything that can be wrong is found here, before anything runs."""
     chosen = method if isinstance(method, Method) else config.built_method()
+    engines.build(config.engine)
     data = resolve_data(config, own)
     tasks = resolve_tasks(config, own, data)
     for task in tasks:
@@ -213,7 +214,6 @@ def new_folder(path: Path) -> Path:
 
 def carry_out(plan: Plan, config: Config, folder: Path | None, watch: Watch) -> Result:
     """Start or continue a run in a folder (or in memory) and return its result."""
-    engine = make_engine(config.engine, plan)
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -229,9 +229,12 @@ def carry_out(plan: Plan, config: Config, folder: Path | None, watch: Watch) -> 
         raise RunFolderError(
             f"{folder} was run with other {differ}; continue it with the same, or choose another folder"
         )
+    chosen = store.fact("engine")
+    if chosen is None:
+        chosen, measured = resolve(config.engine, plan)
+        store.commit(-(2**39), {}, {}, [], {"identity": identity, "engine": chosen, "calibration": measured})
+    engine = make_engine(chosen, plan)
     experiment = Experiment(plan, engine, store, config.eval_every)
-    if known is None:
-        store.commit(-(2**39), {}, {}, [], {"identity": identity})
     result = Result(plan, config, store, experiment.metric, experiment.point, folder)
     try:
         with stopping() as asked:
@@ -306,5 +309,5 @@ def load(folder: str | Path, **own: Any) -> Result:
     """Open a run folder to read its metrics and models, without running anything."""
     plan, config = open_run(folder, **own)
     store = Store(Path(folder) / "state.sqlite", create=False)
-    experiment = Experiment(plan, make_engine(config.engine, plan), store, config.eval_every)
+    experiment = Experiment(plan, Loop(plan), store, config.eval_every)
     return Result(plan, config, store, experiment.metric, experiment.point, Path(folder))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..engines import Plan
 from ..engines.client import tuned_view
 from ..errors import InputError
-from ..method import Method, Wrapper
+from ..method import Method, Wrapper, overrides
 from ..options import did_you_mean, options_of
 from ..registry import describe
 from ..store import Store
@@ -71,7 +71,8 @@ class Result:
             "seed": self.config.seed,
             "rounds": plan.rounds,
             "rounds_done": store.fact("next_round", 0),
-            "engine": self.config.engine,
+            "engine": store.fact("engine", self.config.engine),
+            "calibration": store.fact("calibration", {}),
             "metric": self.metric,
             "direction": "higher" if metric.higher_is_better else "lower",
             "point": self.point,
@@ -126,7 +127,7 @@ class Result:
         index = self.index(client)
         view = self.view(index, round)
         ctx = self.plan.context(index, self.plan.rounds - 1, newcomer=False)
-        if not plain_predictor(self.plan.method):
+        if overrides(self.plan.method, "predict"):
             return Predictor(self.plan, ctx, view).eval()
         module = copy.deepcopy(ctx.task.module)
         module.load_state_dict({**view["params"], **view["buffers"]}, strict=False)
@@ -170,13 +171,6 @@ class Predictor(nn.Module):
             view.setdefault(slot, {})[name] = getattr(self, f"leaf{number}")
         size = self._plan.method.eval_batch or len(x)
         return torch.cat([self._plan.method.predict(self._ctx, view, part) for part in torch.split(x, size)])
-
-
-def plain_predictor(method: Method) -> bool:
-    """Whether a method predicts with one network's weights and nothing else."""
-    if isinstance(method, Wrapper):
-        return type(method).predict is Wrapper.predict and plain_predictor(method.inner)
-    return type(method).predict is Method.predict
 
 
 def options_tree(method: Method) -> dict[str, Any]:

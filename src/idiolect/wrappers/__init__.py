@@ -1,4 +1,4 @@
-"""Methods that ride on another method, one file each. Importing this package fills the registry; a new file needs no other change."""
+"""Methods that ride on another method, one file each. Importing this package fills the registry."""
 
 from importlib import import_module
 from pkgutil import iter_modules

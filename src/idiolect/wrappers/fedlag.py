@@ -146,14 +146,14 @@ class FedLAG(Wrapper):
 
     def count(self, eligible: int) -> int:
         """How many of the eligible layers may be personal."""
-        return max(1, min(5, eligible // 2)) if self.k is None else self.k
+        return min(eligible, max(1, min(5, eligible // 2))) if self.k is None else self.k
 
     def check(self, task: Task) -> None:
         """Compare k with the model's layers."""
         self.inner.check(task)
         eligible = self.divide(task, self.inner.private(task))
         k, listing = self.count(len(eligible)), ", ".join(eligible)
-        if k and not eligible:
+        if not eligible and self.k != 0:
             raise ModelError(
                 f"fedlag finds no layer to choose from: apart from normalisation, {self.inner.name} keeps all of the "
                 f"model private; keep fewer layers private, or use {self.inner.name} alone"
@@ -205,30 +205,33 @@ class FedLAG(Wrapper):
         heard = {i: each for i, each in uploads.items() if "fedlag.update" in each.slots}
         if not heard:
             return after
-        sent = self.inner.download(ctx, server, tuple(heard))
-        units, cosines = self.units(ctx), {}
-        for unit, each in units.items():
-            rows = torch.stack([update_of(each.params, upload, sent.of(i)) for i, upload in heard.items()])
-            # A common length changes no angle, but spares the squares of huge and of tiny updates.
-            longest = rows.abs().amax(1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-            cosines[unit] = cosine_matrix(rows / longest)
+        cosines = self.cosines(ctx, server, heard)
         conflicts = {unit: float(count_conflicts(each, self.xi)) for unit, each in cosines.items()}  # eq. 3
-        before = {unit: float(server["fedlag.score"][unit]) for unit in units}
-        personal = {unit for unit in units if bool(server["fedlag.personal"][unit])}
+        before = {unit: float(each) for unit, each in server["fedlag.score"].items()}
         if self.schedule == "dynamic":
-            score = {unit: self.ema * before[unit] + (1 - self.ema) * conflicts[unit] for unit in units}
+            score = {unit: self.ema * before[unit] + (1 - self.ema) * each for unit, each in conflicts.items()}
         else:
-            score = {unit: before[unit] + conflicts[unit] for unit in units}
+            score = {unit: before[unit] + each for unit, each in conflicts.items()}
+        personal = {unit for unit, each in server["fedlag.personal"].items() if bool(each)}
         warmup = min(30, ctx.rounds // 2) if self.warmup is None else self.warmup
         if ctx.round >= warmup and (self.schedule == "dynamic" or not personal):
-            k = min(self.count(len(units)), len(units))
-            personal = set(rank_units(score, cosines, k, self.tie, self.allow_zero))
+            personal = set(rank_units(score, cosines, self.count(len(score)), self.tie, self.allow_zero))
         return {
             **after,
             "fedlag.conflicts": numbers(ctx, conflicts),
             "fedlag.score": numbers(ctx, score),
-            "fedlag.personal": numbers(ctx, {unit: unit in personal for unit in units}),
+            "fedlag.personal": numbers(ctx, {unit: unit in personal for unit in score}),
         }
+
+    def cosines(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> dict[str, Tensor]:
+        """For each layer, the cosines between the updates of every two clients."""
+        sent, found = self.inner.download(ctx, server, tuple(uploads)), {}
+        for unit, each in self.units(ctx).items():
+            rows = torch.stack([update_of(each.params, upload, sent.of(i)) for i, upload in uploads.items()])
+            # A common length changes no angle, but spares the squares of huge and of tiny updates.
+            longest = rows.abs().amax(1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
+            found[unit] = cosine_matrix(rows / longest)
+        return found
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
         """The conflicts of every layer, and whether it is personal."""
@@ -265,16 +268,15 @@ class FedLAG(Wrapper):
         return {**download, **model}
 
     def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
-        """The inner method's start from the overlaid download, remembered with what the server cannot know of it."""
+        """The inner method's start from the overlaid download, remembered with what the server knows of it."""
         work = self.inner.begin(ctx, client, self.overlay(ctx, client, download))
         if ctx.round < 0:
             return work
         start = tree.pick(work["params"], [name for each in self.units(ctx).values() for name in each.params])
         if self.signal == "last_grad":
             return {**work, "fedlag.grad": tree.zeros_like(start)}
-        got = {} if self.covered(ctx) else download.get("params", {})
-        hidden = {n: differ(leaf, got[n]) if n in got else differ(leaf, None) for n, leaf in start.items()}
-        return {**work, "fedlag.start": start, "fedlag.hidden": hidden}
+        received = {} if self.covered(ctx) else tree.pick(download.get("params", {}), start)
+        return {**work, "fedlag.start": start, "fedlag.received": received}
 
     def covered(self, ctx: Context) -> bool:
         """Whether a wrapper around this one may change the model between here and the server."""
@@ -291,9 +293,7 @@ class FedLAG(Wrapper):
         training = [phase for phase in ctx.method.phases(ctx) if "params" in phase.slots]
         if "fedlag.start" not in work or ctx.phase not in training[:1] or training.count(ctx.phase) > 1:
             return work
-        start = tree.pick(work["params"], work["fedlag.start"])
-        hidden = {n: flag | differ(start[n], work["fedlag.start"][n]) for n, flag in work["fedlag.hidden"].items()}
-        return {**work, "fedlag.start": start, "fedlag.hidden": hidden}
+        return {**work, "fedlag.start": tree.pick(work["params"], work["fedlag.start"])}
 
     def update(self, ctx: Context, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
         """Keep the gradient of the model's last step, if gradients are compared."""
@@ -315,11 +315,9 @@ class FedLAG(Wrapper):
             return client, upload
         if self.signal == "last_grad":
             return client, Upload({**upload.slots, "fedlag.update": work["fedlag.grad"]}, upload.masks)
-        start = work["fedlag.start"]
-        update = tree.sub(tree.pick(work["params"], start), start)  # eq. 2
-        hidden = {n: flag | unlike(n, work["params"], upload) for n, flag in work["fedlag.hidden"].items()}
-        masks = {**upload.masks, "fedlag.update": tree.map(torch.Tensor.expand_as, hidden, update)}
-        return client, Upload({**upload.slots, "fedlag.update": update}, masks)
+        update = tree.sub(tree.pick(work["params"], work["fedlag.start"]), work["fedlag.start"])  # eq. 2
+        needed = {name: unknown(name, work, upload).expand_as(leaf) for name, leaf in update.items()}
+        return client, Upload({**upload.slots, "fedlag.update": update}, {**upload.masks, "fedlag.update": needed})
 
     def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
         """The inner method's view of the overlaid download."""
@@ -333,16 +331,16 @@ def numbers(ctx: ServerContext, values: Mapping[str, float]) -> Tree:
     return {n: torch.tensor(v, dtype=kinds[isinstance(v, bool)], device=device) for n, v in values.items()}
 
 
+def unknown(name: str, work: Slots, upload: Upload) -> Tensor:
+    """Whether the server cannot work out the update of one leaf from what it sent and what it gets."""
+    sent, mask = upload.slots.get("params", {}).get(name), upload.masks.get("params", {}).get(name)
+    other = differ(work["fedlag.start"][name], work["fedlag.received"].get(name)) | differ(work["params"][name], sent)
+    return other if mask is None else other | ~mask.all()
+
+
 def differ(a: Tensor, b: Tensor | None) -> Tensor:
     """Whether two leaves differ anywhere; yes if there is only one."""
     return torch.ones_like(a, dtype=torch.bool).any() if b is None else (a != b).any()
-
-
-def unlike(name: str, trained: Mapping[str, Tensor], upload: Upload) -> Tensor:
-    """Whether an upload does not show the trained values of one leaf, all of them as they are."""
-    other = differ(trained[name], upload.slots.get("params", {}).get(name))
-    mask = upload.masks.get("params", {}).get(name)
-    return other if mask is None else other | ~mask.all()
 
 
 def update_of(names: Sequence[str], upload: Upload, sent: Slots) -> Tensor:

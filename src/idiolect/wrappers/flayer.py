@@ -21,7 +21,7 @@ from ..task import Batch, Task
 from ..tree import Slots, Tree
 
 HEAD, SCORE = "flayer.head", "flayer.score"
-RATES, EPOCH = "flayer.rates", "flayer.epoch"
+RATES = "flayer.rates"
 
 
 @register("flayer")
@@ -49,7 +49,9 @@ class FLAYER(Wrapper):
     coordinates: if two of them move by 0.1 and -0.3, only the second is sent.
 
     A normalisation has the depth and the share of the layer before it, but a gradient norm and a mask of its own. What
-    the inner method keeps private is neither mixed nor masked nor given another rate.
+    the inner method keeps private is neither mixed nor sent, and has the run's rate unless `private_rates` is set.
+    The preset `ref` follows the authors' published program where that is sane: it takes A_k from test data and masks
+    within convolution kernels only, which is not repeated here.
     """
 
     title: ClassVar[str] = "Accuracy-guided head, layer-wise rates, masked upload"
@@ -61,8 +63,15 @@ class FLAYER(Wrapper):
         "arXiv:2412.07062",
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {"acc_source": "train"},
-        "ref": {"acc_source": "train", "high": 0.9, "head_epochs": 1, "zero_based": True, "last_rate": 0.2},
+        "paper": {"acc_source": "train", "private_rates": True},
+        "ref": {
+            "acc_source": "train",
+            "private_rates": True,
+            "high": 0.9,
+            "head_epochs": 1,
+            "zero_based": True,
+            "last_rate": 0.2,
+        },
     }
     identities: ClassVar[Mapping[str, str]] = {
         "flayer(fedavg, head_mixing=false, layer_rates=false, masking=false)": "fedavg",
@@ -80,7 +89,7 @@ class FLAYER(Wrapper):
     acc_source: str = option(
         "running",
         choices=("running", "train", "holdout"),
-        help="accuracy in the last pass of training, or of the trained model on its training data or on a part set aside",
+        help="accuracy in the last pass of training, or of the trained model on its training data or a part set aside",
     )
     holdout_share: float = option(
         0.2, above=0.0, max=0.5, help="share of the training data that acc_source=holdout uses"
@@ -93,6 +102,7 @@ class FLAYER(Wrapper):
         False, help="count depth as (i - 1) / (L - 1), so that the first layer keeps the run's rate"
     )
     last_rate: float | None = option(None, above=0.0, help="the last layer's fixed multiple of the run's rate")
+    private_rates: bool = option(False, help="give layers that the inner method keeps private their own rate too")
     denominator: str = option(
         "uploaders",
         choices=("uploaders", "all", "zeros"),
@@ -139,15 +149,9 @@ class FLAYER(Wrapper):
         return {**download, "params": {**download["params"], **head}}
 
     def tally(self, ctx: Context, work: Slots, outputs: Tensor, batch: Batch) -> Slots:
-        """Count right answers; every phase and epoch counts anew, so that the last one stays."""
-        before = work["flayer.tally"]
-        kept = (before["epoch"] == ctx.epoch) & (ctx.step > 0)
-        found = {
-            "right": kept * before["right"] + (ctx.task.correct(outputs, batch.y) * batch.weight).sum(),
-            "samples": kept * before["samples"] + batch.weight.sum(),
-            "epoch": torch.full_like(before["epoch"], ctx.epoch),
-        }
-        return {**work, "flayer.tally": found}
+        """Count right answers; every epoch counts anew, so that the last one stays."""
+        found = {"right": (ctx.task.correct(outputs, batch.y) * batch.weight).sum(), "samples": batch.weight.sum()}
+        return {**work, "flayer.tally": tree.add(found, work["flayer.tally"]) if ctx.step else found}
 
     def head_phases(self, ctx: Context) -> Sequence[Phase]:
         """Epochs of the mixed head alone."""
@@ -161,11 +165,8 @@ class FLAYER(Wrapper):
         return replace(ctx, optimizer=LayerWise(base=ctx.optimizer, method=self, ctx=ctx)) if self.layer_rates else ctx
 
     def rate_state(self, client: Slots) -> Slots:
-        """The rates as state of the optimiser of `params`; epoch -1 says that none has been measured yet."""
-        if not self.layer_rates:
-            return {}
-        some = next(iter(client[RATES].values()))
-        return {f"params:{RATES}": client[RATES], f"params:{EPOCH}": {"epoch": torch.full_like(some, -1)}}
+        """The rates as state of the optimiser of `params`."""
+        return {f"params:{RATES}": client[RATES]} if self.layer_rates else {}
 
     # -- masks (eq. 5 to 9) ------------------------------------------------------------------------
 
@@ -227,7 +228,7 @@ class FLAYER(Wrapper):
         return {
             **work,
             **self.rate_state(client),
-            **({"flayer.tally": {"right": zero, "samples": zero, "epoch": zero}} if self.mixes else {}),
+            **({"flayer.tally": {"right": zero, "samples": zero}} if self.mixes else {}),
             **({"flayer.start": work["params"]} if self.masking else {}),
         }
 
@@ -294,14 +295,14 @@ class FLAYER(Wrapper):
     def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
         """The accuracy A_k, and of each unit the last rate's multiple and the share that was sent."""
         named = {"rate": client.get(RATES, {}), "sent": client.get("flayer.sent", {})}
-        found = {f"flayer.{what} {unit}": leaf for what, each in named.items() for unit, leaf in each.items()}
-        accuracy = {"flayer.accuracy": client["flayer.accuracy"]["share"]} if self.mixes else {}
+        found = {f"{what}/{unit}": leaf for what, each in named.items() for unit, leaf in each.items()}
+        accuracy = {"own_accuracy": client["flayer.accuracy"]["share"]} if self.mixes else {}
         return {**self.inner.records(ctx, client), **accuracy, **found}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWise(Optimizer):
-    """The run's optimiser with a rate per unit; the rates, and the epoch they belong to, are part of its state."""
+    """The run's optimiser with a rate per unit, which is part of its state."""
 
     base: Optimizer
     method: FLAYER
@@ -310,34 +311,32 @@ class LayerWise(Optimizer):
     def step(
         self, params: Tree, grads: Tree, state: Slots, lr: float, rates: Mapping[str, Tensor] | None = None
     ) -> tuple[Tree, Slots]:
-        """A step with the units' rates; slots other than `params` have none."""
+        """A step with the units' rates, measured at the first batch of an epoch; slots but `params` have none."""
         if RATES not in state:
             return self.base.step(params, grads, state, lr, rates)
-        shared = tree.drop(grads, self.method.kept(self.ctx))
-        units = {unit.name: tree.pick(shared, unit.params) for unit in self.ctx.task.units}
-        held = self.measured({unit: each for unit, each in units.items() if each}, state)
+        rated = grads if self.method.private_rates else tree.drop(grads, self.method.kept(self.ctx))
+        units = {unit.name: each for unit in self.ctx.task.units if (each := tree.pick(rated, unit.params))}
+        held = state[RATES]
+        if units and (self.ctx.step == 0 or self.method.per_batch):
+            held = {**held, **self.measured(units)}
         given = rates or {}
         own = {n: held[unit] * given.get(n, 1.0) for unit, each in units.items() for n in each}
-        rest = {key: each for key, each in state.items() if key not in (RATES, EPOCH)}
+        rest = {key: each for key, each in state.items() if key != RATES}
         moved, rest = self.base.step(params, grads, rest, lr, {**given, **own})
-        return moved, {**rest, RATES: held, EPOCH: tree.map(lambda e: torch.full_like(e, self.ctx.epoch), state[EPOCH])}
+        return moved, {**rest, RATES: held}
 
-    def measured(self, grads: Mapping[str, Tree], state: Slots) -> Tree:
-        """Eq. 4 for the units that have gradients, at the first batch of an epoch; at others the rates stay."""
-        held, method, numbers = state[RATES], self.method, layer_numbers(self.ctx.task)
-        if not grads:
-            return held
-        new = (state[EPOCH]["epoch"] != self.ctx.epoch) | (self.ctx.step == 0) | method.per_batch
+    def measured(self, grads: Mapping[str, Tree]) -> Tree:
+        """Eq. 4 for the units that have gradients."""
+        method, numbers = self.method, layer_numbers(self.ctx.task)
         last, first = max(numbers.values()), int(method.zero_based)
         depth = [(numbers[unit] - first) / max(1, last - first) for unit in grads]
-        norms = [tree.norm(each) for each in grads.values()]
+        norms = [tree.norm(each).to(self.ctx.samples.dtype) for each in grads.values()]
         found = analysis.layer_rates(1.0, norms, method.lr_floor, method.lr_max_mult, depth)
-        after = dict(held)
-        for unit, rate in zip(grads, found, strict=True):
-            if method.last_rate is not None and numbers[unit] == last:
-                rate = torch.full_like(rate, method.last_rate)
-            after[unit] = torch.where(new, rate.to(held[unit].dtype), held[unit])
-        return after
+        fixed = {unit for unit in grads if method.last_rate is not None and numbers[unit] == last}
+        return {
+            unit: torch.full_like(rate, method.last_rate or 1.0) if unit in fixed else rate
+            for unit, rate in zip(grads, found, strict=True)
+        }
 
 
 def layer_numbers(task: Task) -> dict[str, int]:

@@ -1,0 +1,111 @@
+"""The application: commands put together, and errors turned into one sentence and an exit code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import click
+import typer
+from typer.core import TyperArgument, TyperOption
+
+from .. import __version__
+from ..errors import IdiolectError
+from . import catalogue, screen, train
+
+INPUT_ERROR = 2
+
+app = typer.Typer(
+    name="idiolect",
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def joined(text: str) -> str:
+    """A help text whose paragraphs are wrapped by the terminal; indented lines stay lines."""
+    return re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.cleandoc(text))
+
+
+for _command, _panel in (
+    (train.demo, "Start here"),
+    (train.run, "Train"),
+    (train.compare, "Train"),
+    (train.resume, "Train"),
+    (catalogue.methods, "Look around"),
+    (catalogue.data, "Look around"),
+    (catalogue.partition, "Look around"),
+):
+    app.command(help=joined(_command.__doc__ or ""), rich_help_panel=_panel)(_command)
+
+
+@app.callback(invoke_without_command=True)
+def overview(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", "-v", help="Show the version and end.")] = False,
+) -> None:
+    """Personalized federated learning: many clients share a model, and each speaks its own version of it.
+
+    [bold]Examples[/bold]
+      idiolect demo
+      idiolect run --method 'ditto(lam=0.5)' --data digits --clients 20
+      idiolect compare --methods 'local, fedavg, ditto' --seeds 3 --out results/a
+
+    Every command explains itself: idiolect run --help
+    """
+    if version:
+        typer.echo(f"idiolect {__version__}")
+    elif ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+    else:
+        return
+    raise typer.Exit
+
+
+def command() -> click.Command:
+    """The application as a Click command, with `--debug` everywhere."""
+    built = typer.main.get_command(app)
+    for each in (built, *getattr(built, "commands", {}).values()):
+        debug = TyperOption(
+            param_decls=["--debug"], is_flag=True, expose_value=False, help="Show where an error happened."
+        )
+        each.params.append(debug)
+        for argument in each.params:  # newer versions of Click lose what Typer says about arguments
+            if isinstance(argument, TyperArgument) and argument.name:
+                annotation = inspect.signature(each.callback, eval_str=True).parameters[argument.name].annotation
+                argument.help = next(held.help for held in annotation.__metadata__)
+    return built
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 2 something given cannot be used, 130 interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    screen.prepare()
+    sys.exit(carried_out(given, debug="--debug" in given))
+
+
+def carried_out(arguments: list[str], debug: bool) -> int:
+    """Run a command and return its exit code."""
+    try:
+        code: Any = command().main(arguments, prog_name="idiolect", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        screen.complain(error.format_message())
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            screen.ERR.print(f"try: {error.ctx.command_path} --help", style="dim")
+        return INPUT_ERROR
+    except IdiolectError as error:
+        if debug:
+            raise
+        screen.complain("\n".join([str(error), *getattr(error, "__notes__", ())]))
+        return INPUT_ERROR
+    except OSError as error:
+        if debug:
+            raise
+        screen.complain(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}")
+        return INPUT_ERROR

@@ -1,0 +1,115 @@
+"""Command-line options derived from the settings of a run: their names, kinds, ranges, defaults and help are those of
+`Config`, where they are written once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from ..errors import InputError
+from ..method import methods
+from ..options import OptionInfo, options_of
+from ..registry import value, write
+from ..run.api import OWN
+from ..run.config import Config, read_config
+
+PANELS = {"method": "Method, data and model", "rounds": "Training", "eval_every": "Evaluation and run"}
+"""A panel of the help text begins at this setting."""
+SHORT = {"method": "-m", "data": "-d"}
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="[CONFIG.yaml]", help="Settings as 'name: value' lines; options below override them."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--override",
+        "-o",
+        metavar="KEY=VALUE",
+        help="Override a setting, last of all; method.NAME is an option of the method.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; warnings and results are still shown.")]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")]
+
+
+def with_settings(*names: str, without: Iterable[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command an option for each of these settings (all if none is named); those that the user sets reach it
+    as the mapping `settings`."""
+    chosen = [name for name in options_of(Config) if (name in names or not names) and name not in set(without)]
+
+    def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
+        declared = inspect.signature(command, eval_str=True).parameters.values()
+        kept = [each for each in declared if each.name != "settings"]
+        derived = [_parameter(options_of(Config)[name]) for name in chosen]
+
+        @functools.wraps(command)
+        def call(**given: Any) -> Any:
+            settings = {name: given.pop(name) for name in chosen}
+            return command(**given, settings={n: _read(n, each) for n, each in settings.items() if each is not None})
+
+        signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in kept + derived])
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+        return call
+
+    return wrap
+
+
+def _parameter(info: OptionInfo) -> inspect.Parameter:
+    kind = next((each for each in info.types if each in (bool, int, float)), str)
+    flag = "--" + info.name.replace("_", "-")
+    option = typer.Option(
+        flag,
+        *filter(None, [SHORT.get(info.name)]),
+        help=_help(info),
+        metavar=None if kind is bool else {int: "N", float: "X"}.get(kind, info.name.upper()),
+        show_default=False,
+        rich_help_panel=_panel(info.name),
+    )
+    annotation: Any = Annotated[kind | None, option]
+    return inspect.Parameter(info.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _help(info: OptionInfo) -> str:
+    limits = str(info.limits)
+    notes = [limits if info.limits.choices else f"in {limits}"] if limits else []
+    notes += [] if info.default is None or info.default is False else [f"default {write(info.default)}"]
+    return escape(info.limits.help) + (f"[dim]; {escape('; '.join(notes))}[/dim]" if notes else "")
+
+
+def _panel(name: str) -> str:
+    order = list(options_of(Config))
+    return [panel for start, panel in PANELS.items() if order.index(start) <= order.index(name)][-1]
+
+
+def _read(name: str, given: Any) -> Any:
+    """A list may be written with commas or spaces; everything else is what it is."""
+    if tuple in options_of(Config)[name].types:
+        return value("[" + given.strip("[]() ").replace(",", " ").replace("  ", " ").replace(" ", ", ") + "]")
+    return given
+
+
+def file_settings(path: Path | None) -> dict[str, Any]:
+    """The settings of a configuration file, if one is given."""
+    if path is None:
+        return {}
+    if not path.exists():
+        hint = f"; to choose the method, write: --method {path}" if str(path).partition("(")[0] in methods else ""
+        raise InputError(f"there is no configuration file {path}{hint}")
+    held = read_config(path)
+    if own := [name for name, each in held.items() if each == OWN]:
+        raise InputError(f"{path} is of a run with own {', '.join(own)} given in Python; it can only be run there")
+    return held
+
+
+def gathered(path: Path | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a file and, over them, those of the command line."""
+    return {**file_settings(path), **settings}

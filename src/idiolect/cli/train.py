@@ -1,0 +1,230 @@
+"""The commands that run something: run, resume, compare, demo."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..engines import Plan
+from ..errors import InputError, RunFolderError
+from ..method import methods as registry
+from ..registry import parse
+from ..run.api import carry_out, make_plan, new_folder, open_run
+from ..run.compare import compare as run_comparison
+from ..run.compare import resume_comparison
+from ..run.compare_folder import SPEC, Entry, next_round, slug
+from ..run.config import Config, configure
+from ..run.leaderboard import Comparison
+from ..run.progress import reporter
+from . import screen
+from .settings import ConfigFile, Overrides, Quiet, gathered, with_settings
+
+DEMO_METHODS = ("local", "fedavg", "finetune(fedavg)", "fedprox", "ditto", "fedper")
+DEMO_MORE = ("fedlag", "lgmix", "flayer", "pfedgate", "fedfac")
+"""These take part where they are registered."""
+DEMO_SETTINGS = {"data": "digits", "partition": "dirichlet:0.1", "clients": 20, "rounds": 30, "eval_every": 2}
+DEMO_SEEDS = 3
+INTERRUPTED = 130
+
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs at a time, each in its own process.")]
+
+
+@with_settings()
+def run(
+    config: ConfigFile = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A new folder for the results; else runs/METHOD-DATA-SEED, or the next free."),
+    ] = None,
+    override: Overrides = None,
+    quiet: Quiet = False,
+    settings: Any = None,
+) -> None:
+    """Train one federation with one method.
+
+    The results go into a folder: the configuration, the metrics of every client and round, a summary, and the state
+    from which an interrupted run is continued.
+
+    [bold]Examples[/bold]
+      idiolect run --method fedavg --rounds 20
+      idiolect run -m 'fedprox(mu=0.1)' --partition dirichlet:0.1 --out runs/a
+      idiolect run -m ditto -o method.lam=0.5 --clients 20 --participation 0.5
+      idiolect run experiment.yaml --lr 0.01
+    """
+    chosen = configure(gathered(config, settings), override)
+    folder = new_folder(out) if out is not None else free_folder(chosen)
+    train(make_plan(chosen, {}), chosen, folder, quiet)
+
+
+def train(plan: Plan, config: Config, folder: Path, quiet: bool) -> None:
+    """Start or continue a run, show how it goes on and what came of it."""
+    with reporter(screen.ERR, quiet) as told:
+        told.start(config.method, plan.rounds, next_round(Entry(plan.method, config, folder)))
+        result = carry_out(plan, config, folder, partial(told.step, config.method))
+    summary, complete = result.summary, result.complete
+    result.store.close()
+    screen.show_result(summary)
+    where = screen.place(folder)
+    if not complete:
+        screen.say(f"stopped after round {summary['rounds_done']}; continue with: idiolect resume {where}", "yellow")
+        raise typer.Exit(INTERRUPTED)
+    screen.say(f"results: {where}")
+
+
+def free_folder(config: Config) -> Path:
+    """The next free name for a run's results."""
+    base = f"runs/{slug(config.method)}-{slug(parse(config.data).name)}-{config.seed}"
+    return next_free(Path(base))
+
+
+def next_free(base: Path) -> Path:
+    """`base`, or base-2, base-3, ... where it is taken."""
+    tries = (base if number == 1 else base.with_name(f"{base.name}-{number}") for number in range(1, 10**6))
+    return next(each for each in tries if not each.exists())
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a comparison.")],
+    jobs: Jobs = 1,
+    quiet: Quiet = False,
+) -> None:
+    """Continue a run or a comparison that was interrupted.
+
+    The result is the same, to the bit, as without the interruption. Of something that is complete, the results are
+    shown again.
+
+    [bold]Examples[/bold]
+      idiolect resume runs/fedavg-digits-0
+      idiolect resume results/x --jobs 2
+    """
+    if (folder / SPEC).is_file():
+        compared(folder, quiet, resume_comparison, folder, jobs=jobs)
+        return
+    if not folder.is_dir():
+        raise RunFolderError(f"there is no folder {folder}; start a run with: idiolect run --out {folder}")
+    plan, config = open_run(folder)
+    train(plan, config, folder, quiet)
+
+
+@with_settings(without=("method",))
+def compare(
+    config: ConfigFile = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            "--methods",
+            "-m",
+            metavar="LIST",
+            help="Expressions, split at commas; all: every method that can run here.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="SEEDS", help="How many, from --seed on, or which: 3 or 0,5,7[dim]; default 3[/dim]."),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD", help="What others are tested against[dim]; default fedavg, else the first[/dim]."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder of the comparison; else results/comparison, the next free one."),
+    ] = None,
+    jobs: Jobs = 1,
+    override: Overrides = None,
+    quiet: Quiet = False,
+    settings: Any = None,
+) -> None:
+    """Compare methods on the same partitions, initial weights and sampled clients.
+
+    Every method runs with every seed. The leaderboard gives means over seeds with 95 % intervals, paired differences
+    to a baseline, and what each method costs. Called again with the same folder, the comparison goes on where it
+    stopped; methods and seeds may be added.
+
+    [bold]Examples[/bold]
+      idiolect compare --methods 'local, fedavg, fedprox(mu=0.1)' --out results/x
+      idiolect compare -m all --partition dirichlet:0.1 --jobs 2 --out results/all
+      idiolect compare results/x/comparison.yaml --lr 0.01 --out results/y
+    """
+    given = gathered(config, settings)
+    asked = {name: given.pop(name, None) for name in ("methods", "seeds", "baseline", "skipped")}
+    flags = {"methods": methods, "seeds": seeds, "baseline": baseline}
+    asked |= {name: each for name, each in flags.items() if each is not None}
+    if "method" in given:
+        raise InputError(f"a comparison has several methods; write 'methods:' instead of 'method:' in {config}")
+    if not asked["methods"]:
+        raise InputError("no methods to compare; name some with --methods 'local, fedavg, fedprox(mu=0.1)', or all")
+    if deep := [each for each in override or () if each.startswith("method")]:
+        raise InputError(f"-o {deep[0]}: there are several methods; write options in --methods, as in fedprox(mu=0.1)")
+    chosen = configure(given, override).as_dict()
+    folder = out or next_free(Path("results/comparison"))
+    compared(
+        folder,
+        quiet,
+        run_comparison,
+        asked["methods"],
+        seeds=3 if asked["seeds"] is None else asked["seeds"],
+        baseline=asked["baseline"],
+        out=folder,
+        jobs=jobs,
+        **{name: each for name, each in chosen.items() if name != "method"},
+    )
+
+
+def compared(folder: Path, quiet: bool, start: Any, *arguments: Any, **named: Any) -> Comparison:
+    """Start or continue a comparison, show how it goes on and what came of it."""
+    where = screen.place(folder)
+    try:
+        with reporter(screen.ERR, quiet) as told:
+            comparison: Comparison = start(*arguments, **named, reporter=told)
+    except KeyboardInterrupt:
+        if (folder / SPEC).is_file():
+            screen.say(f"stopped; continue with: idiolect resume {where}", "yellow")
+        raise typer.Exit(INTERRUPTED) from None
+    screen.show_comparison(comparison)
+    screen.say(f"results: {where} (comparison.md, .csv, .json, and a folder for every run)")
+    return comparison
+
+
+def demo(
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder of the results; a finished demo is shown from it at once.")
+    ] = Path("results/demo"),
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, metavar="N", help="Runs at a time[dim]; default one per core, up to 4[/dim]."
+        ),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """See what personalization gains: a small comparison on real data, in about a minute.
+
+    Twenty clients hold handwritten digits, each mostly of a few classes. One model for all (fedavg), a model of one's
+    own (local) and personalized methods are compared with three seeds. Called again, it continues or shows the results.
+
+    [bold]Example[/bold]
+      idiolect demo
+    """
+    chosen = [*DEMO_METHODS, *(name for name in DEMO_MORE if name in registry)]
+    screen.say(
+        f"{len(chosen)} methods x {DEMO_SEEDS} seeds on handwritten digits of {DEMO_SETTINGS['clients']} clients"
+    )
+    compared(
+        out,
+        quiet,
+        run_comparison,
+        chosen,
+        seeds=DEMO_SEEDS,
+        baseline="fedavg",
+        out=out,
+        jobs=jobs or min(4, len(os.sched_getaffinity(0))),
+        **DEMO_SETTINGS,
+    )
+    screen.say("how a method works: idiolect methods ditto; your own comparison: idiolect compare --help", "dim")

@@ -1,0 +1,294 @@
+"""Many clients at once: their slots stacked along a first axis, and the method's code, written for one client, traced
+once for all of them with `torch.func.vmap`. Equal to `client.train` one by one, up to rounding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import tree
+from ..context import Context, LossFn
+from ..method import Download, Phase, Upload
+from ..rng import generator
+from ..task import Batch, Scored
+from ..tree import Slots, Tree
+from .client import Outcome, Passes, batches, evaluate_view, fresh_optimizer, order, passes
+from .plan import Plan
+
+States = Mapping[int, Slots | None]
+_NO_RULE = (nn.RNNBase, nn.RNNCellBase)
+_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
+
+
+def obstacle(plan: Plan) -> str:
+    """Why a plan's clients cannot be traced at once; an empty string if they can."""
+    if plan.method.loop_only:
+        return f"{plan.method.name}: {plan.method.loop_only}"
+    nets = [*(task.net for task in plan.tasks), *plan.nets.values()]
+    for each in (module for net in nets for module in net.module.modules()):
+        if isinstance(each, _NO_RULE):
+            return f"the model has a {type(each).__name__}, for which PyTorch has no rule to trace it for many clients"
+        if isinstance(each, _RANDOM):
+            return f"the model has a {type(each).__name__}, whose random numbers would differ from the reference's"
+    return ""
+
+
+def functional_grad(loss: LossFn, leaves: Slots) -> tuple[Slots, Scored]:
+    """Differentiate in a way that can be traced for many clients."""
+
+    def value(part: Slots) -> tuple[Tensor, Scored]:
+        scored = loss(part)
+        return scored.loss, scored
+
+    grads, scored = torch.func.grad(value, has_aux=True)(leaves)
+    return grads, scored
+
+
+@dataclass
+class Member:
+    """One client of a stack: its context, slots and the number of samples it has."""
+
+    index: int
+    ctx: Context
+    state: Slots
+    newcomer: bool
+    samples: int
+
+
+def train_stack(
+    plan: Plan, round: int, states: States, download: Download, chunk: int
+) -> Iterator[tuple[int, Outcome]]:
+    """Run the clients' parts of a round, `chunk` of them at once where their shapes allow it."""
+    for members in grouped(plan, round, states, download):
+        idle = [each for each in members if not any(p.steps for p in schedule(plan, each).values())]
+        yield from ((each.index, Outcome(each.state, None)) for each in idle)
+        busy = sorted((each for each in members if each not in idle), key=lambda each: (-each.samples, each.index))
+        for at in range(0, len(busy), chunk):
+            yield from Stack(plan, busy[at : at + chunk], download).run()
+
+
+def grouped(plan: Plan, round: int, states: States, download: Download) -> list[list[Member]]:
+    """Clients whose slots have the same shapes and whose schedules are the same.
+
+    Where a batch's statistics matter, padding would change them: then only clients of equal size go together.
+    """
+    nets = [*(task.net for task in plan.tasks), *plan.nets.values()]
+    norm = any(isinstance(each, nn.modules.batchnorm._BatchNorm) for net in nets for each in net.module.modules())
+    exact = norm or plan.method.min_batch > 1 or not all(task.per_sample for task in plan.tasks)
+    groups: dict[Hashable, list[Member]] = {}
+    for index in sorted(states):
+        state = states[index]
+        ctx = plan.context(index, round, newcomer=state is None)
+        ctx.backend = functional_grad
+        samples = int(ctx.samples)
+        slots = plan.method.client_init(ctx) if state is None else state
+        key = (
+            id(ctx.task),
+            ctx.variant,
+            ctx.newcomer,
+            tuple(plan.method.phases(ctx)),
+            exact and samples,
+            _shape(download.each.get(index, {})),
+        )
+        groups.setdefault(key, []).append(Member(index, ctx, slots, state is None, samples))
+    return list(groups.values())
+
+
+def _shape(slots: Slots) -> Hashable:
+    return tuple((s, n, tuple(leaf.shape)) for s, leaves in slots.items() for n, leaf in leaves.items())
+
+
+def schedule(plan: Plan, member: Member) -> dict[Phase, Passes]:
+    """How one client passes over each phase's data."""
+    phases = plan.method.phases(member.ctx)
+    return {phase: passes(plan, phase, member.ctx.task, _length(plan, member, phase)) for phase in phases}
+
+
+def _length(plan: Plan, member: Member, phase: Phase) -> int:
+    return member.samples if phase.data == "train" else len(plan.split(member.index, phase.data)[0])
+
+
+class Stack:
+    """Some clients of one shape going through a round together."""
+
+    def __init__(self, plan: Plan, members: Sequence[Member], download: Download) -> None:
+        self.plan, self.members, self.ctx = plan, members, members[0].ctx
+        self.shared = download.shared
+        self.each = stacked([download.each.get(m.index, {}) for m in members])
+        self.state = stacked([m.state for m in members])
+        self.samples = torch.stack([m.ctx.samples for m in members])
+        self.counts = torch.stack([m.ctx.counts for m in members])
+
+    def run(self) -> Iterator[tuple[int, Outcome]]:
+        """Begin, all phases, end; then one outcome per client."""
+        method, steps = self.plan.method, [0] * len(self.members)
+        work = self.traced(lambda ctx, state, each: method.begin(ctx, state, {**self.shared, **each}))(
+            self.state, self.each
+        )
+        zero = torch.zeros(len(self.members), device=self.plan.device)
+        work["log"] = {"loss": zero, "samples": zero}
+        for phase in method.phases(self.ctx):
+            self.ctx.phase, self.ctx.epoch, self.ctx.step = phase, 0, 0
+            work = self.traced(method.enter)(work)
+            work = {**self.traced(lambda ctx, held: fresh_optimizer(ctx, ctx.phase, held))(work), **work}
+            for rows, batch, noise in Feeder(self, phase).batches():
+                moved = self.traced(self._step, len(rows))(sliced(work, rows), batch, noise)
+                work = merged(work, moved, rows)
+                for row in rows:
+                    steps[row] += 1
+        after, slots, masks = self.traced(self._end)(self.state, work)
+        loss = work["log"]["loss"] / work["log"]["samples"]
+        for row, member in enumerate(self.members):
+            upload = Upload(taken(slots, row), taken(masks, row))
+            state = taken(after, row)
+            scores = []
+            if self.plan.after_local:
+                view = self.plan.method.after_local(member.ctx, state, taken(work, row))
+                scores = evaluate_view(self.plan, member.ctx, view, "after_local")
+            yield member.index, Outcome(state, upload, float(loss[row]), steps[row], scores)
+
+    def _begin(self, ctx: Context, state: Slots, each: Slots) -> Slots:
+        return self.plan.method.begin(ctx, state, {**self.shared, **each})
+
+    def _step(self, ctx: Context, work: Slots, batch: Any, noise: Tree) -> Slots:
+        ctx.noise = noise
+        drawn = [Batch(*part) for part in batch]
+        return self.plan.method.step(ctx, work, drawn[0] if len(drawn) == 1 else tuple(drawn))  # type: ignore[arg-type]
+
+    def _end(self, ctx: Context, state: Slots, work: Slots) -> tuple[Slots, Slots, Slots]:
+        after, upload = self.plan.method.end(ctx, state, work)
+        return after, upload.slots, upload.masks
+
+    def traced(self, function: Callable[..., Any], rows: int | None = None) -> Callable[..., Any]:
+        """`function(ctx, ...)` of one client, for (the first `rows` of) all clients at once."""
+        count = len(self.members) if rows is None else rows
+
+        def one(samples: Tensor, counts: Tensor, *args: Any) -> Any:
+            return function(replace(self.ctx, samples=samples, counts=counts), *args)
+
+        return lambda *args: torch.func.vmap(one)(self.samples[:count], self.counts[:count], *args)
+
+
+class Feeder:
+    """The batches of a phase for a stack of clients, short ones padded with samples of weight zero."""
+
+    def __init__(self, stack: Stack, phase: Phase) -> None:
+        self.stack, self.plan, self.phase, self.ctx = stack, stack.plan, phase, stack.ctx
+        self.passes = [schedule(stack.plan, member)[phase] for member in stack.members]
+
+    def batches(self) -> Iterator[tuple[range, list[Any], Tree]]:
+        """Per step: the clients that have a batch (always the first ones), the batches, the noise."""
+        if self.phase.steps is not None:
+            yield from self._counted()
+            return
+        epochs = self.plan.local_epochs if self.phase.epochs is None else self.phase.epochs
+        for epoch in range(epochs):
+            drawn = [self._gather(draw, epoch) for draw in range(self.phase.draws)]
+            noise = self._noise(epoch)
+            for step in range(max(p.per_epoch for p in self.passes)):
+                self.ctx.epoch, self.ctx.step = epoch, step
+                rows = range(sum(p.per_epoch > step for p in self.passes))
+                cut = slice(step * self.passes[0].size, (step + 1) * self.passes[0].size)
+                yield rows, [tuple(part[: len(rows), cut] for part in each) for each in drawn], noise(rows, cut)
+
+    def _gather(self, draw: int, epoch: int) -> tuple[Tensor, Tensor, Tensor]:
+        """All clients' data in the order of one pass: inputs, targets, weights."""
+        longest = max(p.samples for p in self.passes)
+        xs, ys = [], []
+        weight = torch.zeros(len(self.passes), longest, device=self.plan.device)
+        for row, (member, each) in enumerate(zip(self.stack.members, self.passes, strict=True)):
+            x, y = self.plan.split(member.index, self.phase.data)
+            member.ctx.phase = self.phase
+            chosen = order(self.plan, member.ctx, len(x), each.samples, draw, epoch)
+            # Repeating a real sample keeps the padding harmless for any model; its weight is zero.
+            chosen = torch.cat([chosen, chosen[:1].expand(longest - len(chosen))]) if len(chosen) < longest else chosen
+            xs.append(x[chosen])
+            ys.append(y[chosen])
+            weight[row, : each.samples] = 1.0
+        return torch.stack(xs), torch.stack(ys), weight
+
+    def _noise(self, epoch: int) -> Callable[[range, slice], Tree]:
+        generators = [
+            generator(self.plan.seed, f"noise {self.phase.name}", self.ctx.round, m.index, epoch)
+            for m in self.stack.members
+        ]
+
+        def draw(rows: range, cut: slice) -> Tree:
+            noise: Tree = {}
+            for name, shape in self.phase.noise:
+                full = [cut.stop - cut.start if n == -1 else n for n in shape]
+                parts = []
+                for row in rows:
+                    each = self.passes[row]
+                    real = [min(cut.stop, each.samples) - cut.start if n == -1 else n for n in shape]
+                    drawn = torch.from_numpy(generators[row].standard_normal(real, "float32"))
+                    padded = torch.zeros(full)
+                    padded[tuple(slice(0, n) for n in real)] = drawn
+                    parts.append(padded)
+                noise[name] = torch.stack(parts).to(self.plan.device)
+            return noise
+
+        return draw
+
+    def _counted(self) -> Iterator[tuple[range, list[Any], Tree]]:
+        """Phases of a fixed number of steps: clients pass over their data at their own pace."""
+        streams = []
+        for member in self.stack.members:
+            member.ctx.phase = self.phase
+            streams.append(batches(self.plan, member.ctx, 0))
+        for step in range(self.phase.steps or 0):
+            drawn = [each for each in (next(stream, None) for stream in streams) if each is not None]
+            rows = range(len(drawn))
+            self.ctx.epoch, self.ctx.step = 0, step
+            noise = stacked([{"": dict(self.stack.members[row].ctx.noise)} for row in rows])[""]
+            parts = [each if self.phase.draws > 1 else (each,) for each in drawn]
+            size = max(len(batch.x) for each in parts for batch in each)
+            columns = [[_padded(each[draw], size) for each in parts] for draw in range(self.phase.draws)]
+            yield rows, [tuple(torch.stack(leaf) for leaf in zip(*column, strict=True)) for column in columns], noise
+
+
+def _padded(batch: Batch, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    missing = size - len(batch.x)
+    if missing == 0:
+        return batch.x, batch.y, batch.weight
+    repeat = torch.zeros(missing, dtype=torch.long, device=batch.x.device)
+    return (
+        torch.cat([batch.x, batch.x[repeat]]),
+        torch.cat([batch.y, batch.y[repeat]]),
+        torch.cat([batch.weight, torch.zeros(missing, device=batch.x.device)]),
+    )
+
+
+def stacked(all_slots: Sequence[Slots]) -> Slots:
+    """Slots of several clients as one."""
+    return {slot: tree.stack([slots[slot] for slots in all_slots]) for slot in all_slots[0]}
+
+
+def sliced(slots: Slots, rows: range) -> Slots:
+    """The first rows of stacked slots."""
+    return {slot: {n: leaf[: len(rows)] for n, leaf in leaves.items()} for slot, leaves in slots.items()}
+
+
+def merged(before: Slots, after: Slots, rows: range) -> Slots:
+    """Stacked slots of which the first rows have changed."""
+
+    def put(old: Tensor, new: Tensor) -> Tensor:
+        return new if len(new) == len(old) else torch.cat([new, old[len(rows) :]])
+
+    return {slot: {n: put(before[slot][n], leaf) for n, leaf in leaves.items()} for slot, leaves in after.items()}
+
+
+def taken(slots: Slots, row: int) -> Slots:
+    """One client's slots out of a stack."""
+    return {slot: {n: leaf[row] for n, leaf in leaves.items()} for slot, leaves in slots.items()}
+
+
+def fitting_chunk(plan: Plan, budget: int = 64 << 20) -> int:
+    """How many clients to stack: as many as keep a stack of models within a few caches, at most 32."""
+    size = 4 * sum(leaf.numel() for leaf in plan.tasks[0].net.params.values())
+    return max(1, min(32, math.floor(budget / max(1, size))))
