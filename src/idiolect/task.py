@@ -71,6 +71,7 @@ class Net:
         self._frozen: frozenset[str] | None = None
         self._places = self._find_places()
         self._channels_last = False
+        self.precision: torch.dtype | None = None
 
     def prefer_channels_last(self) -> None:
         """Run images with channels last in memory, which convolutions on a CPU like best."""
@@ -106,13 +107,22 @@ class Net:
         try:
             for table, key, name in self._places:
                 table[key] = params[name] if name in params else after[name]
-            outputs = self.module(x)
+            outputs = self._call(x)
             features = self._tapped if self._tapped is not None else x
         finally:
             self._tapped = None
             for table, key, leaf in held:
                 table[key] = leaf
         return Output(outputs, features, after)
+
+    def _call(self, x: Tensor) -> Tensor:
+        if self.precision is None:
+            return self.module(x)  # type: ignore[no-any-return]
+        with torch.autocast(x.device.type, self.precision):
+            outputs: Tensor = self.module(x).float()
+        if self._tapped is not None:
+            self._tapped = self._tapped.float()
+        return outputs
 
     def _set_mode(self, train: bool, frozen: frozenset[str]) -> None:
         wanted = frozen if train else None

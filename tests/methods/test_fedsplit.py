@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,9 @@ def view_of(plan: Plan, round: int, server: Slots, states: dict[int, Slots], ind
     return method.view(ctx, states.get(index) or method.client_init(ctx), download)
 
 
+SHARED = [True, False, False, False, True, False]
+
+
 # -- the split -------------------------------------------------------------------------------------------
 
 
@@ -87,9 +91,9 @@ def test_personal_rows_never_leave_their_client() -> None:
     work = method.begin(ctx, client, method.download(plan.server(0), server, (0,)).of(0))
     _, upload = method.end(ctx, client, work)
     assert upload.masks["params"].keys() == {"0.weight", "0.bias"}
-    assert upload.masks["params"]["0.bias"].tolist() == [True, False, False, False, True, False]
+    assert upload.masks["params"]["0.bias"].tolist() == SHARED
     assert upload.masks["params"]["0.weight"].all(1).equal(upload.masks["params"]["0.weight"].any(1))
-    assert upload.masks["params"]["0.weight"].all(1).tolist() == [True, False, False, False, True, False]
+    assert upload.masks["params"]["0.weight"].all(1).tolist() == SHARED
 
 
 def test_clients_agree_on_shared_rows_and_differ_in_personal_ones() -> None:
@@ -134,12 +138,12 @@ def test_layers_by_name_number_or_place(layers: Any, names: list[str]) -> None:
 
 def test_the_last_hidden_layer_is_the_one_before_the_named_head() -> None:
     x, y = torch.zeros(2, 4), torch.tensor([0, 1])
-    task = Task(tiny_model(), (x, y), classes=3, head_name="2")
+    task = Task(tiny_model(), (x, y), classes=3, head="2")
     assert [layer.name for layer in FedSplit().split(task)] == ["0"]
 
 
 def test_bias_and_the_normalisation_behind_a_layer_follow_its_units() -> None:
-    """What has one entry per unit follows; counters have none, and normalisation of another width is not the layer's."""
+    """What has one entry per unit follows; counters have none, and normalisation of another width not its own."""
     x, y = torch.zeros(2, 1, 8, 8), torch.tensor([0, 1])
     module = nn.Sequential(
         *(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 3, bias=False), nn.GroupNorm(2, 6)),
@@ -190,13 +194,7 @@ def test_a_layer_that_cannot_be_split_is_refused_before_anything_runs(
 def test_several_networks_are_refused() -> None:
     plan = tiny_plan("fedsplit")
     with pytest.raises(ModelError, match="one network, but clients have 2"):
-        plan.method.server_init(two_networks(plan))
-
-
-def two_networks(plan: Plan) -> Any:
-    from dataclasses import replace
-
-    return replace(plan.server(0), tasks=plan.tasks * 2)
+        plan.method.server_init(replace(plan.server(0), tasks=plan.tasks * 2))
 
 
 # -- the partition ---------------------------------------------------------------------------------------
@@ -244,7 +242,7 @@ def test_bad_options(changes: dict[str, Any], problem: str) -> None:
 
 def test_the_number_of_shared_units_is_recorded() -> None:
     rows = [row for row in play(tiny_plan("fedsplit(layers=1, shared=[0, 4])")).rows if row[2] == "server"]
-    assert {(row[5], row[6]) for row in rows} == {("shared units 0", 2.0)}
+    assert {(row[5], row[6]) for row in rows} == {("shared_units/0", 2.0)}
 
 
 # -- bias, normalisation, unseen clients -------------------------------------------------------------------
@@ -262,28 +260,19 @@ def final_views(method: Any, **changes: Any) -> list[Slots]:
 def test_normalisation_follows_its_unit() -> None:
     a, b = final_views("fedsplit(layers=1, shared=[0, 4])")
     for slot, name in (("params", "1.weight"), ("params", "1.bias"), ("buffers", "1.running_mean")):
-        assert a[slot][name].eq(b[slot][name]).tolist() == [True, False, False, False, True, False]
+        assert a[slot][name].eq(b[slot][name]).tolist() == SHARED
 
 
 def test_bias_and_normalisation_may_be_all_personal() -> None:
     """The weight is split as ever; what stands beside it is each client's own, as are all running statistics."""
-    a, b = final_views("fedsplit(layers=1, shared=[0, 4], bias=all_local)")
-    assert a["params"]["0.weight"].eq(b["params"]["0.weight"]).all(1).tolist() == [
-        True,
-        False,
-        False,
-        False,
-        True,
-        False,
-    ]
-    for slot, name in (
-        ("params", "0.bias"),
-        ("params", "1.weight"),
-        ("params", "1.bias"),
-        ("buffers", "1.running_var"),
-    ):
+    method = "fedsplit(layers=1, shared=[0, 4], bias=all_local)"
+    a, b = final_views(method)
+    assert a["params"]["0.weight"].eq(b["params"]["0.weight"]).all(1).tolist() == SHARED
+    for slot, name in (("params", "1.weight"), ("params", "1.bias"), ("buffers", "1.running_var")):
         assert not a[slot][name].eq(b[slot][name]).any()
-    assert methods.build("fedsplit(bias=all_local)").norm_stats == "local"
+    plain = views(tiny_plan(method))
+    assert not plain[0]["0.bias"].eq(plain[1]["0.bias"]).any()
+    assert methods.build(method).norm_stats == "local"
 
 
 def test_what_the_run_keeps_local_is_not_split() -> None:
@@ -305,8 +294,8 @@ def test_an_unseen_client_trains_its_personal_rows_and_nothing_else(name: str) -
     shared = server["split.shared"]["0"]
     assert 0 < shared.sum() < len(shared)
     assert after is not None
-    for slot, leaves in before.items():
-        for leaf, value in leaves.items():
+    for slot in ("params", "buffers"):
+        for leaf, value in before[slot].items():
             same = value.eq(after[slot][leaf])
             if leaf.split(".")[0] in ("0", "1") and leaf != "1.num_batches_tracked":
                 assert same[shared].all(), leaf

@@ -80,7 +80,7 @@ def show_table(
     the columns in `whole` are never broken."""
     if title:
         say(title, "bold")
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for place, head in enumerate(heads):
         number = place > 0 and not text
         table.add_column(

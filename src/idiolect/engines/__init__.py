@@ -17,6 +17,9 @@ from .workers import Workers, cores
 
 log = logging.getLogger("idiolect")
 
+# Seconds of local training below which `auto` does not start processes.
+WORTHWHILE = 10.0
+
 
 @dataclass(frozen=True)
 class Choice(Options):
@@ -88,13 +91,13 @@ def make_engine(text: str, plan: Plan) -> Engine:
 def calibrate(plan: Plan, clients: int = 24) -> tuple[str, dict[str, float]]:
     """Train a few clients for the first round on each candidate, and choose the fastest.
 
-    Nothing is kept of what they compute. Work that is over in milliseconds stays with the loop, whose start is free.
+    Nothing is kept of what they compute. A run that is over in seconds stays with the loop, whose start is free.
     """
     ids = plan.method.select(plan.server(0))[:clients]
     server = plan.server(0)
     message = plan.method.download(server, plan.method.server_init(server), ids)
     quick = timed(Loop(plan), ids[:4], message)
-    if quick * len(plan.data.seen) * plan.participation < 0.05:
+    if quick * len(plan.data.seen) * plan.participation * plan.rounds < WORTHWHILE:
         return "loop", {"loop": quick}
     candidates = [f"workers(count={cores()})"] if cores() > 1 else ["loop"]
     if not obstacle(plan):

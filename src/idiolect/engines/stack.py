@@ -18,6 +18,7 @@ from ..rng import generator
 from ..task import Batch, Scored
 from ..tree import Slots, Tree
 from .client import Outcome, Passes, batches, evaluate_view, fresh_optimizer, order, passes
+from .dense import dense_step
 from .plan import Plan
 
 States = Mapping[int, Slots | None]
@@ -123,6 +124,7 @@ class Stack:
         self.state = stacked([m.state for m in members])
         self.samples = torch.stack([m.ctx.samples for m in members])
         self.counts = torch.stack([m.ctx.counts for m in members])
+        self.fast = dense_step(plan, self.ctx.task)
 
     def run(self) -> Iterator[tuple[int, Outcome]]:
         """Begin, all phases, end; then one outcome per client."""
@@ -137,7 +139,10 @@ class Stack:
             work = self.traced(method.enter)(work)
             work = {**self.traced(lambda ctx, held: fresh_optimizer(ctx, ctx.phase, held))(work), **work}
             for rows, batch, noise in Feeder(self, phase).batches():
-                moved = self.traced(self._step, len(rows))(sliced(work, rows), batch, noise)
+                if self.fast is not None and phase.draws == 1:
+                    moved = self.fast(self.ctx, sliced(work, rows), Batch(*batch[0]))
+                else:
+                    moved = self.traced(self._step, len(rows))(sliced(work, rows), batch, noise)
                 work = merged(work, moved, rows)
                 for row in rows:
                     steps[row] += 1

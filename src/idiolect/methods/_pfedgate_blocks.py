@@ -117,7 +117,7 @@ class Blocks:
     def spread(self, values: Tensor) -> Tree:
         """One value per block, laid out like the tensors."""
         flat = torch.cat([value.expand(size) for value, size in zip(values.unbind(), self.flat, strict=True)])
-        parts = flat.split([sum(each) for each in self.sizes.values()])
+        parts = torch.split(flat, [sum(each) for each in self.sizes.values()])
         return {n: part.reshape(self.task.net.params[n].shape) for n, part in zip(self.sizes, parts, strict=True)}
 
     def thin(self, params: Tree, buffers: Tree, scale: Tensor, active: Tensor) -> tuple[Tree, Tree]:

@@ -32,7 +32,7 @@ class Layer:
     @property
     def gated(self) -> bool:
         """Whether it is a hidden layer."""
-        return self.gates.start < self.gates.stop
+        return bool(self.gates.start < self.gates.stop)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -101,12 +101,13 @@ class Rows:
             for name in layer.names:
                 small[name] = _gather(small[name], chosen)
             for name in layer.unit.params:
-                if small[name].ndim > 1 and chosen_before is not None:  # channels that are flattened stay together
-                    apart = small[name].unflatten(1, (rows_before, -1))
-                    small[name] = apart.index_select(1, chosen_before).flatten(1, 2)
+                leaf = small[name]
+                if leaf.ndim > 1 and chosen_before is not None:  # channels that were flattened stay together
+                    apart = leaf.reshape(len(leaf), rows_before, -1, *leaf.shape[2:])
+                    leaf = apart.index_select(1, chosen_before).flatten(1, 2)
                 if layer.gated:
-                    gates = _gather(scale[layer.gates], chosen).to(small[name].dtype)
-                    small[name] = small[name] * _as_rows(gates, small[name])
+                    leaf = leaf * _as_rows(_gather(scale[layer.gates], chosen).to(leaf.dtype), leaf)
+                small[name] = leaf
             rows_before, chosen_before = layer.rows, chosen
         return {name: small[name] for name in params}, {name: small[name] for name in buffers}
 

@@ -19,7 +19,8 @@ from ..errors import OptionError
 from ..method import Download, Paper, Phase, Upload, register
 from ..options import option
 from ..tree import Slots, Tree
-from .fedsplit import PAPER, SplitLayer, SplitUnits
+from ._split_units import SplitLayer, SplitUnits
+from .fedsplit import PAPER
 
 
 @register("fedfac")
@@ -192,8 +193,8 @@ class FedFac(SplitUnits):
         records = super().server_records(ctx, server)
         for name, rows in server["split.shared"].items():
             nu = server["fedfac.communality"][name]
-            records[f"stable units {name}"] = float((rows == server["fedfac.before"][name]).double().mean())
-            records |= {f"communality {name} {what}": float(getattr(nu, what)()) for what in ("min", "mean", "max")}
+            records[f"stable_units/{name}"] = float((rows == server["fedfac.before"][name]).double().mean())
+            records |= {f"communality_{what}/{name}": float(getattr(nu, what)()) for what in ("min", "mean", "max")}
         return records
 
     # -- client ------------------------------------------------------------------------------------

@@ -109,6 +109,7 @@ def make_plan(config: Config, own: Mapping[str, Any], method: str | Method | Non
             raise InputError(
                 f"device={config.device!r} cannot be used: {str(error).splitlines()[0]}; choose another, such as cpu"
             ) from error
+        task.net.precision = torch.bfloat16 if config.precision == "bf16" else None
         chosen.check(task)
     schedule = own.get("schedule")
     if "public" in chosen.needs and data.public is None:

@@ -17,6 +17,7 @@ from ..errors import IdiolectError, InputError, RunFolderError
 from ..method import Method, Phase
 from ..method import methods as registry
 from ..methods.fedavg import FedAvg
+from ..models import default_model
 from ..options import did_you_mean
 from ..registry import describe
 from ..registry import split as split_list
@@ -200,7 +201,13 @@ def survey(
         data = resolve_data(at, own)
         plan = make_plan(at, {**own, "data": data}, FedAvg())
         grounds[seed] = Ground(
-            data.fingerprint, data.partition_hash, data.partition, data.name, len(data.clients), budget(plan)
+            data_hash=data.fingerprint,
+            partition_hash=data.partition_hash,
+            partition=data.partition,
+            data=data.name,
+            clients=len(data.clients),
+            model=OWN if own.get("models") else config.model or default_model(data),
+            budget=budget(plan),
         )
         for method in chosen if seed == seeds[0] else ():
             try:
@@ -277,6 +284,7 @@ def protocol(
         },
         "fedavg_steps": round(sum(ground.budget for ground in grounds.values()) / len(grounds)),
         **{k: v for k, v in config.as_dict().items() if k not in ("method", "seed", "data", "partition", "clients")},
+        "model": first.model,
         "versions": summary["versions"],
     }
 

@@ -42,6 +42,7 @@ class Ground:
     partition: str
     data: str
     clients: int
+    model: str
     budget: int
 
 

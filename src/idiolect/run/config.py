@@ -61,7 +61,10 @@ class Config(Options):
     eval_every: int = option(1, min=1, help="rounds between evaluations; the last round is always evaluated")
     after_local: bool = option(False, help="also evaluate participants right after local training")
     seed: int = option(0, min=0, help="determines partition, initial weights, sampling and batch order")
-    engine: str = option("loop", help="how clients' work is carried out")
+    engine: str = option("auto", help="how clients' work is carried out: auto, loop, workers or vector")
+    precision: str = option(
+        "fp32", choices=("fp32", "bf16"), help="number format of the networks; parameters and sums stay fp32"
+    )
     device: str = option("cpu", help="where tensors live, as in cpu or cuda")
     save_models: bool = option(False, help="write every client's personal model into the run folder")
 

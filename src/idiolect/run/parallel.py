@@ -146,7 +146,9 @@ def work(job: Job, pipe: Connection) -> None:
     warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
     try:
         result = carry_out(make_plan(job.config, {}), job.config, job.folder, pipe.send)
-        pipe.send(Done(result.summary if result.complete else None))
+        summary = result.summary if result.complete else None
+        result.store.close()
+        pipe.send(Done(summary))
     except BrokenPipeError:
         pass  # the parent is gone; what was committed stays
     except KeyboardInterrupt:

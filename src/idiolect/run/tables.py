@@ -45,7 +45,7 @@ def grids(comparison: Comparison) -> tuple[Grid, ...]:
     )
     costs = Grid(
         f"difference to {protocol['baseline']}, and cost per run",
-        ("method", "difference", "95 % interval", "p", "p (Holm)", "MB up", "MB down", "steps", "seconds"),
+        ("method", "difference [95 %]", "p", "Holm", "MB up/down", "steps", "s"),
         tuple(_cost_row(each, show) for each in comparison.standings),
     )
     return scores, costs
@@ -54,14 +54,15 @@ def grids(comparison: Comparison) -> tuple[Grid, ...]:
 def _cost_row(each: Standing, show: Any) -> tuple[str, ...]:
     versus = each.versus
     if versus is None:
-        cells = ("baseline", "", "", "")
+        cells = ("baseline", "", "")
     elif math.isnan(versus.low):
-        cells = (show(versus.difference, sign=True), "one seed", "", "")
+        cells = (f"{show(versus.difference, sign=True)} (one seed)", "", "")
     else:
-        bounds = f"{show(versus.low, sign=True)} to {show(versus.high, sign=True)}"
-        cells = (show(versus.difference, sign=True), bounds, probability(versus.p), probability(each.p_holm))
-    steps = f"x {each.relative_steps:.2f}" + ("*" if each.needs_more_steps else "")
-    return (each.method, *cells, f"{each.mb_up:,.1f}", f"{each.mb_down:,.1f}", steps, f"{each.seconds:,.1f}")
+        bounds = f"{show(versus.difference, sign=True)} [{show(versus.low)}, {show(versus.high)}]"
+        cells = (bounds, probability(versus.p), probability(each.p_holm))
+    steps = f"x{each.relative_steps:.2f}" + ("*" if each.needs_more_steps else "")
+    traffic = "/".join(f"{mb:,.1f}" if mb < 100 else f"{mb:,.0f}" for mb in (each.mb_up, each.mb_down))
+    return (each.method, *cells, traffic, steps, f"{each.seconds:,.1f}")
 
 
 def shower(metric: str) -> Any:
@@ -91,9 +92,9 @@ def probability(p: float) -> str:
     """A p-value as tables write it.
 
     >>> probability(0.0421), probability(0.0002)
-    ('0.042', '<0.001')
+    ('0.042', '<.001')
     """
-    return "–" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
+    return "–" if math.isnan(p) else "<.001" if p < 0.001 else f"{p:.3f}"
 
 
 def protocol_lines(comparison: Comparison) -> list[str]:

@@ -50,8 +50,8 @@ class FLAYER(Wrapper):
 
     A normalisation has the depth and the share of the layer before it, but a gradient norm and a mask of its own. What
     the inner method keeps private is neither mixed nor sent, and has the run's rate unless `private_rates` is set.
-    The preset `ref` follows the authors' published program where that is sane: it takes A_k from test data and masks
-    within convolution kernels only, which is not repeated here.
+    The preset `ref` follows the authors' published program where that is sane. That program also takes A_k from test
+    data and masks convolutions kernel by kernel and dense layers not at all, which is not repeated here.
     """
 
     title: ClassVar[str] = "Accuracy-guided head, layer-wise rates, masked upload"
@@ -332,9 +332,9 @@ class LayerWise(Optimizer):
         depth = [(numbers[unit] - first) / max(1, last - first) for unit in grads]
         norms = [tree.norm(each).to(self.ctx.samples.dtype) for each in grads.values()]
         found = analysis.layer_rates(1.0, norms, method.lr_floor, method.lr_max_mult, depth)
-        fixed = {unit for unit in grads if method.last_rate is not None and numbers[unit] == last}
+        fixed = method.last_rate
         return {
-            unit: torch.full_like(rate, method.last_rate or 1.0) if unit in fixed else rate
+            unit: rate if fixed is None or numbers[unit] < last else torch.full_like(rate, fixed)
             for unit, rate in zip(grads, found, strict=True)
         }
 

@@ -1,0 +1,190 @@
+"""All engines agree with the loop; on one engine, workers, chunks of hand-out and client order change not a bit."""
+
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from idiolect import Federation, run
+from idiolect.engines import Loop, Workers, calibrate, engines, resolve
+from idiolect.engines.arena import Arena
+from idiolect.engines.dense import dense_layers, dense_step
+from idiolect.engines.stack import grouped, obstacle, train_stack
+from idiolect.errors import IdiolectError, ModelError
+from idiolect.method import Download
+from idiolect.models import build
+from idiolect.optim import SGD, Adam
+from idiolect.task import Task
+from idiolect.testing import play, require_equal, tiny_plan
+
+
+def images(count: int = 3) -> Federation:
+    draw = torch.Generator().manual_seed(0)
+    sizes = (21, 13, 8)
+    pairs = [(torch.randn(n, 1, 28, 28, generator=draw), torch.randint(0, 10, (n,), generator=draw)) for n in sizes]
+    return Federation.from_clients(pairs[:count], classes=10)
+
+
+def conv_plan(**changes):
+    data = images()
+    plan = tiny_plan("fedavg", rounds=1, batch_size=8, lr=0.01)
+    x, y = data.clients[0].split("train")
+    return replace(plan, data=data, tasks=(Task(build("cnn4", data), (x[:2], y[:2]), classes=10),), **changes)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "fedper"])
+def test_the_number_of_workers_changes_not_a_bit(method):
+    one, two = (play(tiny_plan(method), lambda plan, n=n: Workers(plan, n)) for n in (1, 2))
+    require_equal(one, two, "one worker and two")
+    assert one.rows == two.rows
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_the_number_of_workers_changes_not_a_bit_of_stacks(method):
+    one, two = (play(tiny_plan(method), lambda plan, n=n: Workers(plan, n, chunk=2)) for n in (1, 2))
+    require_equal(one, two, "one worker and two")
+
+
+def test_convolutions_agree_with_the_loop():
+    require_equal(play(conv_plan()), play(conv_plan(), Workers), "workers", 1e-4)
+
+
+def test_several_rounds_through_shared_memory_agree():
+    """What a server keeps of uploads must survive the next round's use of the same memory."""
+    require_equal(play(tiny_plan("fedlag(warmup=0)")), play(tiny_plan("fedlag(warmup=0)"), Workers), "workers", 1e-3)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(), SGD(momentum=0.9, weight_decay=0.01)])
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "fedrep(head_epochs=1)", "local"])
+def test_the_written_out_dense_step_equals_the_traced_one(method, optimizer, monkeypatch):
+    plan = tiny_plan(method, rounds=1, optimizer=optimizer)
+    assert dense_step(plan, plan.tasks[0]) is not None
+    fast = play(plan, lambda plan: Workers(plan, 1, chunk=5))
+    monkeypatch.setattr("idiolect.engines.stack.dense_step", lambda plan, task: None)
+    traced = play(tiny_plan(method, rounds=1, optimizer=optimizer), lambda plan: Workers(plan, 1, chunk=5))
+    require_equal(fast, traced, "dense step", 1e-5)
+
+
+def test_the_dense_step_is_used_only_where_it_is_the_whole_truth():
+    assert dense_step(tiny_plan("fedprox"), tiny_plan("fedprox").tasks[0]) is None
+    assert dense_step(tiny_plan("flayer"), tiny_plan("flayer").tasks[0]) is None
+    assert dense_step(tiny_plan("fedavg", optimizer=Adam()), tiny_plan("fedavg").tasks[0]) is None
+    assert dense_step(tiny_plan("fedavg", optimizer=SGD(clip=1.0)), tiny_plan("fedavg").tasks[0]) is None
+    x, y = torch.randn(2, 4), torch.tensor([0, 1])
+    for module in (
+        nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)),
+        nn.Sequential(nn.Linear(4, 2), nn.ReLU()),
+    ):
+        assert dense_layers(Task(module, (x, y), classes=2)) == []
+
+
+def test_clients_of_all_sizes_share_a_stack_but_not_where_padding_would_show():
+    plan = tiny_plan("fedavg")
+    assert [len(group) for group in grouped(plan, 0, dict.fromkeys(range(5)), Download({}))] == [5]
+    normed = tiny_plan("fedavg", norm=True)
+    assert [len(group) for group in grouped(normed, 0, dict.fromkeys(range(5)), Download({}))] == [1] * 5
+
+
+def test_what_cannot_be_traced_says_so_and_runs_on_workers(caplog):
+    x, y = torch.randint(0, 9, (12, 5)), torch.randint(0, 9, (12, 5))
+
+    class Characters(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.lstm, self.out = nn.Embedding(9, 4), nn.LSTM(4, 8, batch_first=True), nn.Linear(8, 9)
+
+        def forward(self, x):
+            return self.out(self.lstm(self.embed(x))[0])
+
+    result = run("fedavg", [(x, y), (x, y)], model=Characters(), rounds=1, engine="vector")
+    assert result.complete
+    assert "LSTM" in caplog.text
+    dropout = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
+    task = Task(dropout, (torch.randn(2, 4), torch.tensor([0, 1])), classes=3)
+    plan = tiny_plan("fedavg")
+    assert "Dropout" in obstacle(type(plan)(plan.method, (task,), plan.data, rounds=1))
+
+
+def test_a_worker_that_dies_is_an_explained_error():
+    plan = tiny_plan("fedavg")
+    pool = Workers(plan, 1)
+    server = plan.method.server_init(plan.server(0))
+    download = plan.method.download(plan.server(0), server, (0,))
+    list(pool.train(0, {0: None}, download))
+    os.kill(pool._processes[0].pid, signal.SIGKILL)
+    with pytest.raises(IdiolectError, match="worker process ended unexpectedly"):
+        list(pool.train(0, {0: None}, download))
+    pool.close()
+
+
+@pytest.mark.parametrize("engine", ["loop", "workers", "vector"])
+def test_an_error_in_a_method_names_client_phase_and_step(engine):
+    plan = tiny_plan("fedavg")
+
+    def broken(outputs, y):
+        raise ModelError("this loss is broken")
+
+    plan.tasks[0].loss_fn = broken
+    with pytest.raises(ModelError) as caught:
+        play(plan, engines.build(engine).make)
+    text = str(caught.value) + "".join(getattr(caught.value, "__notes__", ()))
+    assert "broken" in text
+    if engine != "vector":
+        assert "client c" in text
+        assert "phase train" in text
+
+
+def test_auto_keeps_short_runs_with_the_loop_and_measures_long_ones(monkeypatch):
+    assert resolve("auto", tiny_plan("fedavg"))[0] == "loop"
+    assert resolve("workers(count=1)", tiny_plan("fedavg")) == ("workers(count=1)", {})
+    monkeypatch.setattr("idiolect.engines.WORTHWHILE", 0.0)
+    chosen, seconds = calibrate(tiny_plan("fedavg"))
+    assert chosen == min(seconds, key=lambda text: seconds[text])
+    assert any(text.startswith("vector") for text in seconds)
+
+
+def test_a_resumed_run_keeps_the_engine_it_chose(tmp_path):
+    import idiolect
+
+    run("fedavg", "digits", clients=3, rounds=1, out=tmp_path / "r", engine="workers(count=1)")
+    assert idiolect.load(tmp_path / "r").summary["engine"] == "workers(count=1)"
+    assert idiolect.resume(tmp_path / "r").summary["engine"] == "workers(count=1)"
+
+
+def test_bf16_is_close_to_fp32():
+    settings = {"clients": 5, "rounds": 5, "partition": "iid"}
+    full, half = (run("fedavg", "digits", precision=p, **settings) for p in ("fp32", "bf16"))
+    a, b = (each.summary["accuracy"]["last"]["weighted"] for each in (full, half))
+    assert abs(a - b) < 0.05
+    x = torch.rand(4, 1, 8, 8)
+    assert not torch.equal(full.model(0)(x), half.model(0)(x))
+
+
+def test_an_arena_holds_any_dtype_and_shape():
+    arena = Arena()
+    slots = {
+        "a": {"x": torch.ones(3, 2), "n": torch.tensor(7), "m": torch.tensor([True, False])},
+        "b": {},
+        "c": {"e": torch.zeros(0, 2)},
+    }
+    again = arena.read(arena.write(slots))
+    assert list(again) == ["a", "b", "c"]
+    for slot, leaves in slots.items():
+        for name, leaf in leaves.items():
+            assert torch.equal(again[slot][name], leaf)
+
+
+def test_stacks_give_one_outcome_per_client():
+    plan = tiny_plan("fedavg", after_local=True)
+    server = plan.method.server_init(plan.server(0))
+    download = plan.method.download(plan.server(0), server, plan.data.seen)
+    found = dict(train_stack(plan, 0, dict.fromkeys(plan.data.seen), download, 2))
+    expected = dict(Loop(plan).train(0, dict.fromkeys(plan.data.seen), download))
+    assert found.keys() == expected.keys()
+    for index, outcome in found.items():
+        assert outcome.steps == expected[index].steps
+        assert outcome.loss == pytest.approx(expected[index].loss, rel=1e-4)
+        assert [s.metric for s in outcome.scores] == [s.metric for s in expected[index].scores]
