@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
+from torch import Tensor
 
 import idiolect
 from idiolect.analysis import communalities, shared_units
@@ -45,14 +46,14 @@ from idiolect.methods.fedsplit import FedSplit
 VARIED = (0.3, 0.5, 0.7)
 FIXED_ALPHA, FIXED_P = 0.4, 0.5
 KAPPA = 0.85
-# Name -> colour and line; blue to green are the four that the paper finds equal.
+# Name -> colour, line and its width. The four that the paper finds equal lie on each other: dashes let all show.
 LINES = {
-    "true": ("#08306b", "-"),
-    "oracle": ("#2171b5", "--"),
-    "static": ("#41ab5d", "-."),
-    "dynamic": ("#00441b", ":"),
-    "random once": ("#969696", "--"),
-    "random": ("#d94801", "-"),
+    "true": ("#08306b", "-", 2.4),
+    "oracle": ("#6baed6", "-", 1.4),
+    "static": ("#41ab5d", (0, (5, 3)), 1.6),
+    "dynamic": ("#00441b", (0, (1, 1.5)), 1.8),
+    "random once": ("#737373", (0, (6, 2, 1, 2)), 1.3),
+    "random": ("#d94801", "-", 1.6),
 }
 
 
@@ -95,9 +96,9 @@ def partitions(truth: SimulationTruth) -> dict[str, FedSplit | FedFac]:
     }
 
 
-def units(shared: pl.Series | object) -> tuple[int, ...]:
+def units(shared: Tensor) -> tuple[int, ...]:
     """The numbers of the shared units."""
-    return tuple(shared.nonzero().flatten().tolist())  # type: ignore[union-attr]
+    return tuple(shared.nonzero().flatten().tolist())
 
 
 def curves(study: Study) -> Iterator[pl.DataFrame]:
@@ -186,74 +187,70 @@ def draw(table: pl.DataFrame, out: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
+    known = table.select("p", "alpha").unique().rows()
+    rows = [
+        [each for each in wanted if each in known]
+        for wanted in ([(p, FIXED_ALPHA) for p in VARIED], [(FIXED_P, alpha) for alpha in VARIED])
+    ]
+    rows = [row for row in rows if row]
+    draw_accuracy(table, rows, out / "accuracy.png")
+    draw_stability(table, rows, out / "stability.png")
+
+
+def draw_accuracy(table: pl.DataFrame, rows: list[list[tuple[float, float]]], file: Path) -> None:
+    """Accuracy by round, a panel per setting; the mean over seeds, and their range as a band."""
     import matplotlib.pyplot as plt
 
-    rows = [
-        [(p, FIXED_ALPHA) for p in VARIED],
-        [(FIXED_P, alpha) for alpha in VARIED],
-    ]
-    known = {(p, alpha) for p, alpha in table.select("p", "alpha").unique().rows()}
-    rows = [row for row in ([each for each in row if each in known] for row in rows) if row]
     columns = max(map(len, rows))
-    figure, axes = plt.subplots(
-        len(rows), columns, figsize=(3.4 * columns + 1, 2.7 * len(rows) + 0.9), sharex=True, sharey=True, squeeze=False
-    )
-    for place in axes.flat:
-        place.set_visible(False)
-    for row, line in zip(axes, rows, strict=True):
-        for at, (axis, (p, alpha)) in enumerate(zip(row, line, strict=False)):
-            axis.set_visible(True)
-            here = table.filter((pl.col("p") == p) & (pl.col("alpha") == alpha))
-            for name, (colour, style) in LINES.items():
-                own = here.filter(pl.col("partition") == name)
-                band = (
-                    own.group_by("round")
-                    .agg(
-                        pl.col("accuracy").mean(),
-                        pl.col("accuracy").min().alias("low"),
-                        pl.col("accuracy").max().alias("high"),
-                    )
-                    .sort("round")
-                )
-                axis.plot(band["round"] + 1, band["accuracy"], style, color=colour, label=name, linewidth=1.6)
-                if own["seed"].n_unique() > 1:
-                    axis.fill_between(
-                        band["round"] + 1, band["low"], band["high"], color=colour, alpha=0.12, linewidth=0
-                    )
-            axis.set_title(f"p = {p}, α = {alpha}", fontsize=10)
-            axis.grid(alpha=0.25)
-            if at == 0:
-                axis.set_ylabel("test accuracy")
-            if line is rows[-1]:
-                axis.set_xlabel("round")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=len(LINES), frameon=False, fontsize=9)
-    figure.suptitle("Test accuracy under six partitions of the hidden layer (FedFac, figure 6)", fontsize=11)
-    figure.tight_layout(rect=(0, 0.05, 1, 1))
-    figure.savefig(out / "accuracy.png", dpi=150)
+    size = (3.4 * columns + 0.6, 2.6 * len(rows) + 1.0)
+    figure, axes = plt.subplots(len(rows), columns, figsize=size, sharex=True, sharey=True, squeeze=False)
+    for axis, (p, alpha) in zip(axes.flat, [setting for row in rows for setting in row], strict=True):
+        here = table.filter((pl.col("p") == p) & (pl.col("alpha") == alpha))
+        for name, (colour, style, width) in LINES.items():
+            value = pl.col("accuracy")
+            band = (
+                here.filter(pl.col("partition") == name)
+                .group_by("round")
+                .agg(value.mean(), value.min().alias("low"), value.max().alias("high"))
+                .sort("round")
+            )
+            axis.plot(band["round"] + 1, band["accuracy"], linestyle=style, color=colour, label=name, linewidth=width)
+            axis.fill_between(band["round"] + 1, band["low"], band["high"], color=colour, alpha=0.15, linewidth=0)
+        axis.set_title(f"p = {p}, α = {alpha}", fontsize=10)
+        axis.grid(alpha=0.25)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("test accuracy")
+    for axis in axes[-1]:
+        axis.set_xlabel("round")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False, fontsize=9)
+    figure.suptitle("Test accuracy under six partitions of the hidden layer", fontsize=11)
+    figure.tight_layout(rect=(0, 0.1, 1, 1))
+    figure.savefig(file, dpi=150)
     plt.close(figure)
 
-    figure, axes = plt.subplots(1, len(rows), figsize=(4.2 * len(rows) + 0.4, 3.2), sharey=True, squeeze=False)
-    shades = ("#08306b", "#2171b5", "#6baed6")
-    for axis, line in zip(axes[0], rows, strict=True):
-        for (p, alpha), colour in zip(line, shades, strict=False):
-            own = table.filter(
-                (pl.col("partition") == "dynamic")
-                & (pl.col("p") == p)
-                & (pl.col("alpha") == alpha)
-                & (pl.col("round") > 0)
-            )
+
+def draw_stability(table: pl.DataFrame, rows: list[list[tuple[float, float]]], file: Path) -> None:
+    """Of the dynamic partition, the share of units that did not change sides, by round."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(rows), figsize=(3.8 * len(rows) + 0.8, 3.2), sharey=True, squeeze=False)
+    # The first analysis splits a layer that was shared as a whole, so the count begins with the second.
+    dynamic = table.filter((pl.col("partition") == "dynamic") & (pl.col("round") > 0))
+    for axis, row in zip(axes[0], rows, strict=True):
+        of_p = row[0][1] == FIXED_ALPHA
+        for (p, alpha), colour in zip(row, ("#08306b", "#4292c6", "#9ecae1"), strict=False):
+            own = dynamic.filter((pl.col("p") == p) & (pl.col("alpha") == alpha))
             mean = own.group_by("round").agg(pl.col("stable").mean()).sort("round")
-            label = f"p = {p}" if line is rows[0] else f"α = {alpha}"
+            label = f"p = {p}" if of_p else f"α = {alpha}"
             axis.plot(mean["round"] + 1, mean["stable"], color=colour, label=label, linewidth=1.6)
-        axis.set_title(f"α = {FIXED_ALPHA}" if line is rows[0] else f"p = {FIXED_P}", fontsize=10)
+        axis.set_title(f"α = {FIXED_ALPHA}" if of_p else f"p = {FIXED_P}", fontsize=10)
         axis.set_xlabel("round")
         axis.grid(alpha=0.25)
         axis.legend(frameon=False, fontsize=9, loc="lower right")
-    axes[0][0].set_ylabel("share of units that stay\nshared or stay personal")
-    figure.suptitle("Dynamic FedFac: the partition settles (FedFac, figure 7)", fontsize=11)
+    axes[0][0].set_ylabel("share of units that\ndid not change sides")
+    figure.suptitle("How settled the partition of dynamic FedFac is", fontsize=11)
     figure.tight_layout()
-    figure.savefig(out / "stability.png", dpi=150)
+    figure.savefig(file, dpi=150)
     plt.close(figure)
 
 

@@ -16,6 +16,7 @@ import argparse
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -51,18 +52,16 @@ class Findings:
         return [f"{u + 1}-{v + 1}" for u in CLIENTS for v in CLIENTS if u < v and self.cosines[u, v] < 0]
 
 
-def study(iid: bool, rounds: int, seed: int) -> Findings:
+def study(iid: bool, rounds: int, steps: int, seed: int) -> Findings:
     """Run FedAvg, FedLAG and local training in one setting."""
     data = fedlag_rectangles(iid=iid, seed=seed)
 
-    def run(method: str, rounds: int) -> idiolect.Result:
+    def run(method: str, rounds: int, **settings: Any) -> idiolect.Result:
         line = nn.Linear(2, 1)
         for leaf in line.parameters():
             nn.init.zeros_(leaf)
-        whole = len(data.clients[0])
-        return idiolect.run(
-            method, data, model=line, loss="bce", rounds=rounds, lr=0.05, batch_size=whole, seed=seed, eval_every=rounds
-        )
+        usual = {"batch_size": len(data.clients[0]), "lr": 0.05, "eval_every": rounds, "engine": "loop", "seed": seed}
+        return idiolect.run(method, data, model=line, loss="bce", rounds=rounds, **(usual | settings))
 
     def line(result: idiolect.Result, client: int) -> Tensor:
         params = result.view(client, -1)["params"]
@@ -71,8 +70,8 @@ def study(iid: bool, rounds: int, seed: int) -> Findings:
     measured = run("fedlag(k=0, xi=0)", rounds)
     metrics = measured.metrics
     conflicts = metrics.filter(metrics["metric"].str.starts_with("conflicts/")).sort("round")["value"].to_list()
-    # Alone, a client's first round is its first update, since all start from 0; and in the end it has its own line.
-    first, alone = run("local", 1), run("local", 400)
+    # Alone, a client's first round is its first update, since all start from 0; after many steps it has its own line.
+    first, alone = run("local", 1), run("local", 1, local_epochs=steps, optimizer="adam", lr=0.5)
     updates = torch.stack([line(first, client) for client in CLIENTS])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # there is one layer: if it is personal, all are
@@ -110,69 +109,70 @@ def table(found: dict[str, Findings]) -> str:
 
 def draw(found: dict[str, Findings]) -> Figure:
     """Points and lines, the clients' first updates, and the conflicts over the rounds."""
-    figure = Figure(figsize=(12.5, 6.6), layout="constrained")
-    places = figure.subplot_mosaic([["points 0", "updates 0", "rounds"], ["points 1", "updates 1", "rounds"]])
+    figure = Figure(figsize=(13, 5.6), layout="constrained")
+    rows = [["points 0", "updates 0", "rounds"], ["points 1", "updates 1", "rounds"]]
+    places = figure.subplot_mosaic(rows, width_ratios=[1.25, 1.25, 0.8])
     for row, (name, each) in enumerate(found.items()):
         draw_points(places[f"points {row}"], name, each)
         draw_updates(places[f"updates {row}"], name, each)
     draw_rounds(places["rounds"], found)
+    axes = places["points 0"]
+    names = [f"client {client + 1}" for client in CLIENTS]
+    marks = [axes.plot([], [], color=colour, linewidth=3, label=n)[0] for n, colour in zip(names, COLOURS, strict=True)]
+    marks += [axes.scatter([], [], s=40, marker=marker, color="grey", label=label) for marker, label in CLASSES]
+    marks += axes.plot([], [], color="black", linewidth=2.5, label="all clients (FedAvg)")
+    marks += axes.plot([], [], color="grey", linestyle="--", label="a client alone")
+    figure.legend(handles=marks, ncols=len(marks), loc="outside lower center", frameon=False, columnspacing=1.4)
     return figure
 
 
 def draw_points(axes: Axes, name: str, found: Findings) -> None:
-    """The training points of all clients, each client's own line (dashed) and FedAvg's."""
+    """The training points of all clients, each client's own line and FedAvg's."""
     for client, colour in zip(CLIENTS, COLOURS, strict=True):
         x, y = found.data.clients[client].split("train")
         for kind, (marker, _) in enumerate(CLASSES):
-            axes.scatter(*x[y == kind].T, s=22, marker=marker, color=colour, linewidths=0.9, alpha=0.75)
-        axes.plot(*upright_or_flat(found.own[client]), color=colour, linestyle="--", linewidth=1.6)
-    axes.plot(*upright_or_flat(found.shared), color="black", linewidth=2)
-    axes.set(title=f"Data: {name}", xlabel="x", ylabel="y", xlim=(-11, 11), ylim=(-2.6, 2.6))
-    marks = [axes.scatter([], [], marker=marker, color="grey", label=label) for marker, label in CLASSES]
-    marks += axes.plot([], [], color="black", linewidth=2, label="FedAvg")
-    marks += axes.plot([], [], color="grey", linestyle="--", label="a client alone")
-    axes.legend(handles=marks, fontsize=8, ncols=4, loc="lower center", columnspacing=1, handlelength=1.6)
+            axes.scatter(*x[y == kind].T, s=24, marker=marker, color=colour, linewidths=1, alpha=0.7)
+        axes.plot(*upright_or_flat(found.own[client]), color=colour, linestyle="--", linewidth=2)
+    axes.plot(*upright_or_flat(found.shared), color="black", linewidth=2.5)
+    axes.set(title=f"Data and lines: {name}", xlabel="x", ylabel="y", xlim=(-11, 11), ylim=(-2.3, 2.3))
 
 
 def upright_or_flat(line: Tensor) -> tuple[list[float], list[float]]:
     """Two points of the line w1 x + w2 y + b = 0 within the picture."""
     w1, w2, b = line.tolist()
-    if abs(w1) * 11 > abs(w2) * 2.6:
-        return [-(b + w2 * y) / w1 for y in (-2.6, 2.6)], [-2.6, 2.6]
+    if abs(w1) * 11 > abs(w2) * 2.3:
+        return [-(b + w2 * y) / w1 for y in (-2.3, 2.3)], [-2.3, 2.3]
     return [-11, 11], [-(b + w1 * x) / w2 for x in (-11, 11)]
 
 
 def draw_updates(axes: Axes, name: str, found: Findings) -> None:
-    """The clients' first updates and their mean, as arrows in the plane of w1 and w2."""
-    names = [f"client {client + 1}" for client in CLIENTS]
-    arrows = [*zip(found.updates, COLOURS, names, strict=True), (found.updates.mean(0), "black", "average")]
-    for update, colour, label in arrows:
-        tip = {"arrowstyle": "-|>", "color": colour, "linewidth": 2, "shrinkA": 0, "shrinkB": 0}
-        axes.annotate("", update[:2].tolist(), (0, 0), arrowprops=tip)
-        axes.plot([], [], color=colour, linewidth=2, label=label)
+    """The clients' first updates and their mean, as arrows in the plane of w1 and w2, with true angles."""
+    for update, colour in [*zip(found.updates, COLOURS, strict=True), (found.updates.mean(0), "black")]:
+        arrow = {"arrowstyle": "-|>", "color": colour, "linewidth": 2.5, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", update[:2].tolist(), (0, 0), arrowprops=arrow)
     axes.axhline(0, color="lightgrey", linewidth=0.8, zorder=0)
     axes.axvline(0, color="lightgrey", linewidth=0.8, zorder=0)
     axes.set(title=f"First updates: {name}", xlabel="update of $w_1$", ylabel="update of $w_2$")
-    axes.set(xlim=(-0.065, 0.065), ylim=(-0.005, 0.03))
-    axes.legend(fontsize=8, loc="upper right")
+    axes.set(xlim=(-0.065, 0.065), ylim=(-0.01, 0.04), aspect="equal", yticks=[0, 0.02, 0.04])
 
 
 def draw_rounds(axes: Axes, found: dict[str, Findings]) -> None:
     """Conflicting pairs of clients in every round."""
     for (name, each), colour in zip(found.items(), ("#d55e00", "#56b4e9"), strict=True):
         axes.plot(range(1, len(each.conflicts) + 1), each.conflicts, color=colour, linewidth=2.5, label=name)
-    axes.set(title="Conflicts", xlabel="round", ylabel="pairs of clients with opposed updates", ylim=(-0.2, 6.2))
-    axes.legend(loc="center right")
+    axes.set(title="Conflicts", xlabel="round", ylabel="pairs of clients with opposed updates, of 6", ylim=(-0.2, 6.2))
+    axes.legend(loc="upper right", frameon=False)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Findings]:
     """Run both settings, print the table and write the figure."""
     parser = argparse.ArgumentParser(description="FedLAG's toy problem: conflicts of clients that fit a line.")
     parser.add_argument("--rounds", type=int, default=60, help="rounds of FedAvg and FedLAG")
+    parser.add_argument("--steps", type=int, default=1000, help="steps of a client alone, for its own line")
     parser.add_argument("--seed", type=int, default=0, help="determines the points")
     parser.add_argument("--out", type=Path, default=Path("results/fedlag_toy.png"), help="where the figure goes")
     options = parser.parse_args(arguments)
-    found = {name: study(iid, options.rounds, options.seed) for name, iid in SETTINGS.items()}
+    found = {name: study(iid, options.rounds, options.steps, options.seed) for name, iid in SETTINGS.items()}
     print(table(found))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     draw(found).savefig(options.out, dpi=150)

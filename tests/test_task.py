@@ -140,7 +140,7 @@ def test_dense_prediction_and_regression():
     assert out.features.shape == (2, 3, 4, 4)
     assert dense.losses(out.outputs, mask).shape == (2,)
     numbers = Task(nn.Linear(6, 1), (X, torch.randn(4)))
-    assert list(numbers.metrics) == ["mse", "mae"]
+    assert list(numbers.metrics) == ["mse", "mae", "r2"]
     assert not numbers.metrics["mse"].higher_is_better
     with pytest.raises(ModelError, match="classification only"):
         numbers.correct(torch.zeros(4, 1), torch.zeros(4))

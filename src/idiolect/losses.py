@@ -3,12 +3,16 @@ per sample; a metric gives one number for all samples of a client."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.spatial.distance import directed_hausdorff
+from sklearn.metrics import f1_score, r2_score, roc_auc_score
 from torch import Tensor
 
 from .errors import ModelError, UnknownNameError
@@ -61,17 +65,133 @@ def bce(outputs: Tensor, y: Tensor) -> Tensor:
     )
 
 
-LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse, "mae": mae, "bce": bce}
+def dice_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    r"""One minus the soft Dice score per sample: :math:`1 - (2 \sum p g + 1) / (\sum p + \sum g + 1)`, with the
+    probabilities p and the truth g of a class; the mean over all classes but class 0, the background.
+
+    One right pixel of four, with certainty, and nothing else wrong: 1 - (2 + 1) / (1 + 1 + 1) = 0.
+
+    >>> dice_loss(torch.tensor([[[9.0, -9, -9, -9]]]) * 9, torch.tensor([[[1, 0, 0, 0]]])).round(decimals=4)
+    tensor([0.])
+    """
+    chance, truth = _foreground(outputs, y)
+    both, either = (chance * truth).flatten(2).sum(2), (chance + truth).flatten(2).sum(2)
+    return (1 - (2 * both + 1) / (either + 1)).mean(1)
+
+
+def _foreground(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities and truth [samples, classes but the background, ...]; a single logit says yes or no."""
+    if outputs.numel() == y.numel():
+        return outputs.reshape(y.shape).sigmoid().unsqueeze(1), y.to(outputs.dtype).unsqueeze(1)
+    chance = outputs.movedim(class_axis(outputs, y), 1).softmax(1)[:, 1:]
+    kinds = torch.arange(1, chance.shape[1] + 1, device=y.device).reshape(1, -1, *[1] * (y.ndim - 1))
+    return chance, (y.unsqueeze(1) == kinds).to(outputs.dtype)
+
+
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": cross_entropy,
+    "mse": mse,
+    "mae": mae,
+    "bce": bce,
+    "dice": dice_loss,
+}
 
 
 def accuracy(outputs: Tensor, y: Tensor) -> Tensor:
-    """Share of right classes, over all samples and positions."""
+    """Share of right classes, over all samples and positions (of characters, where those are predicted)."""
+    if outputs.numel() == y.numel():
+        return ((outputs.reshape(y.shape) > 0) == (y > 0.5)).to(torch.float64).mean()
     return (outputs.argmax(class_axis(outputs, y)) == y).to(torch.float64).mean()
 
 
-def binary_accuracy(outputs: Tensor, y: Tensor) -> Tensor:
-    """Share of right classes where one logit says yes or no."""
-    return ((outputs.reshape(y.shape) > 0) == (y > 0.5)).to(torch.float64).mean()
+def _margins(outputs: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """For two classes: how much more class 1 is believed than class 0, and whether it is true."""
+    if outputs.numel() == y.numel():
+        margin = outputs.reshape(y.shape)
+    else:
+        logits = outputs.movedim(class_axis(outputs, y), 0)
+        margin = logits[1] - logits[0]
+    return margin.detach().flatten().double().cpu().numpy(), (y > 0.5).flatten().cpu().numpy()
+
+
+def auc(outputs: Tensor, y: Tensor) -> float:
+    """Area under the ROC curve; NaN where only one class is present."""
+    margin, truth = _margins(outputs, y)
+    return math.nan if truth.all() or not truth.any() else float(roc_auc_score(truth, margin))
+
+
+def sensitivity(outputs: Tensor, y: Tensor) -> float:
+    """Share of class 1 that is found; NaN where there is none."""
+    margin, truth = _margins(outputs, y)
+    return float((margin[truth] > 0).mean()) if truth.any() else math.nan
+
+
+def specificity(outputs: Tensor, y: Tensor) -> float:
+    """Share of class 0 that is left alone; NaN where there is none."""
+    margin, truth = _margins(outputs, y)
+    return math.nan if truth.all() else float((margin[~truth] <= 0).mean())
+
+
+def f1(outputs: Tensor, y: Tensor) -> float:
+    """Harmonic mean of precision and sensitivity for class 1; NaN where it is neither present nor predicted."""
+    margin, truth = _margins(outputs, y)
+    return float(f1_score(truth, margin > 0, zero_division=math.nan))
+
+
+def _regions(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Predicted and true regions, bool [samples, classes but the background, ...]."""
+    chance, truth = _foreground(outputs, y)
+    if outputs.numel() == y.numel():
+        return chance > 0.5, truth > 0.5
+    chosen = outputs.argmax(class_axis(outputs, y)).unsqueeze(1)
+    kinds = torch.arange(1, chance.shape[1] + 1, device=y.device).reshape(1, -1, *[1] * (y.ndim - 1))
+    return chosen == kinds, truth > 0.5
+
+
+def dice(outputs: Tensor, y: Tensor) -> Tensor:
+    """Dice score 2 |P and G| / (|P| + |G|) of predicted and true regions, the mean over samples and classes but the
+    background; 1 where both are empty."""
+    found, truth = (each.flatten(2) for each in _regions(outputs, y))
+    both, either = (found & truth).sum(2).double(), (found.sum(2) + truth.sum(2)).double()
+    return torch.where(either > 0, 2 * both / either.clamp_min(1), 1.0).mean()
+
+
+def hausdorff(outputs: Tensor, y: Tensor) -> float:
+    """Hausdorff distance in pixels between predicted and true regions, the mean over samples and classes but the
+    background: 0 where both are empty, the image's diagonal where one is."""
+    found, truth = (each.flatten(0, 1).cpu().numpy() for each in _regions(outputs, y))
+    return float(np.mean([_apart(a, b) for a, b in zip(found, truth, strict=True)]))
+
+
+def _apart(a: np.ndarray, b: np.ndarray) -> float:
+    if not a.any() or not b.any():
+        return 0.0 if a.any() == b.any() else math.hypot(*a.shape)
+    first, second = np.argwhere(a), np.argwhere(b)
+    return float(max(directed_hausdorff(first, second)[0], directed_hausdorff(second, first)[0]))
+
+
+def r2(outputs: Tensor, y: Tensor) -> float:
+    """Coefficient of determination, the mean over targets; NaN for fewer than two samples."""
+    if len(y) < 2:
+        return math.nan
+    truth = y.reshape(len(y), -1).cpu().numpy()
+    return float(r2_score(truth, outputs.detach().reshape(truth.shape).cpu().numpy()))
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric(accuracy),
+    "auc": Metric(auc),
+    "sensitivity": Metric(sensitivity),
+    "specificity": Metric(specificity),
+    "f1": Metric(f1),
+    "dice": Metric(dice),
+    "hausdorff": Metric(hausdorff, higher_is_better=False),
+    "mse": Metric(lambda outputs, y: mse(outputs, y).mean(), higher_is_better=False),
+    "mae": Metric(lambda outputs, y: mae(outputs, y).mean(), higher_is_better=False),
+    "r2": Metric(r2),
+}
+_TWO_CLASSES = ("auc", "sensitivity", "specificity", "f1")
+_NUMBERS = ("mse", "mae", "r2")
 
 
 def fit_loss(loss: str | Loss | None, outputs: Tensor, y: Tensor, classes: int | None) -> tuple[Loss, bool]:
@@ -111,6 +231,8 @@ def _check_shapes(loss: str, outputs: Tensor, y: Tensor, classes: int | None) ->
         given = outputs.shape[1] if y.shape == first else outputs.shape[-1]
         if classes is not None and given < classes:
             raise ModelError(f"the model gives {given} classes, but the data have {classes}; widen its output layer")
+    elif loss == "dice" and outputs.ndim > y.ndim:
+        _check_shapes("cross_entropy", outputs, y, classes)
     elif outputs.numel() != y.numel():
         raise ModelError(
             f"the model's outputs of shape {tuple(outputs.shape)} do not fit targets of shape {tuple(y.shape)}"
@@ -118,16 +240,48 @@ def _check_shapes(loss: str, outputs: Tensor, y: Tensor, classes: int | None) ->
 
 
 def fit_metrics(
-    metrics: Mapping[str, Callable[[Tensor, Tensor], Any] | Metric] | None, outputs: Tensor, y: Tensor, loss: Loss
+    metrics: str | Sequence[str] | Mapping[str, Callable[[Tensor, Tensor], Any] | Metric] | None,
+    outputs: Tensor,
+    y: Tensor,
+    loss: Loss,
 ) -> dict[str, Metric]:
-    """The metrics by name; without any, accuracy for classes and squared error for numbers."""
-    if metrics:
-        return {name: each if isinstance(each, Metric) else Metric(each) for name, each in metrics.items()}
-    if loss is bce:
-        return {"accuracy": Metric(binary_accuracy)}
-    if not y.is_floating_point():
-        return {"accuracy": Metric(accuracy)}
-    return {
-        "mse": Metric(lambda outputs, y: mse(outputs, y).mean(), higher_is_better=False),
-        "mae": Metric(lambda outputs, y: mae(outputs, y).mean(), higher_is_better=False),
-    }
+    """The metrics by name: the user's own functions, names such as "accuracy, auc", or what suits the data.
+
+    The first is the headline. Without any: accuracy for classes, and what is usual for two of them; Dice and Hausdorff
+    distance for classes of pixels; squared and absolute error and R2 for numbers.
+    """
+    if isinstance(metrics, Mapping):
+        if metrics:
+            return {name: each if isinstance(each, Metric) else Metric(each) for name, each in metrics.items()}
+        metrics = None
+    kind = _kind(outputs, y, loss)
+    if not metrics:
+        return {name: METRICS[name] for name in _USUAL[kind]}
+    names = [each.strip() for each in metrics.split(",")] if isinstance(metrics, str) else list(metrics)
+    for name in names:
+        if name not in METRICS:
+            raise UnknownNameError(
+                f"there is no metric {name!r}.{did_you_mean(name, METRICS)} Known: {', '.join(METRICS)}."
+            )
+        if name not in _USUAL[kind]:
+            raise ModelError(f"the metric {name} does not fit {kind}; choose among {', '.join(_USUAL[kind])}")
+    return {name: METRICS[name] for name in names}
+
+
+_USUAL = {
+    "classes": ("accuracy",),
+    "two classes": ("accuracy", *_TWO_CLASSES),
+    "classes of pixels": ("dice", "hausdorff", "accuracy"),
+    "numbers": _NUMBERS,
+}
+
+
+def _kind(outputs: Tensor, y: Tensor, loss: Loss) -> str:
+    """What is predicted, in words."""
+    yes_or_no = loss is bce or (loss is dice_loss and outputs.numel() == y.numel())
+    if y.is_floating_point() and not yes_or_no:
+        return "numbers"
+    if y.ndim >= 3:
+        return "classes of pixels"
+    two = yes_or_no or outputs.shape[class_axis(outputs, y)] == 2
+    return "two classes" if two and y.ndim == 1 else "classes"

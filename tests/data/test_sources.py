@@ -117,7 +117,7 @@ def test_files_that_do_not_fit_together_are_refused(folder):
     with pytest.raises(DataError, match="t10k-images-idx3-ubyte has 6 images, but t10k-labels-idx1-ubyte 5 labels"):
         Mnist(path=str(folder)).load()
     labels.write_bytes(gzip.compress(idx(np.full(6, 26, np.uint8))))
-    with pytest.raises(DataError, match="has the label 26, but digits go from 0 to 9"):
+    with pytest.raises(DataError, match="has the label 26, but labels go from 0 to 9"):
         Mnist(path=str(folder)).load()
     (folder / "qmnist-train-labels-idx2-int").write_bytes(idx(np.ones((12, 8), np.int32), code=0x0C))
     with pytest.raises(DataError, match="does not describe the samples"):

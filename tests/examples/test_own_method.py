@@ -72,5 +72,5 @@ def test_a_client_that_never_trained_uses_the_average_head():
 
 
 def test_a_negative_pull_is_refused():
-    with pytest.raises(OptionError, match=r"lam=-1 is not allowed; lam must lie in \[0, inf\)"):
+    with pytest.raises(OptionError, match=r"lam=-1.0 is not allowed; lam must lie in \[0, inf\)"):
         methods.build(f"{PROXHEAD}(lam=-1)")

@@ -172,6 +172,17 @@ def test_ratio_1_is_local_training_to_the_bit(norm):
                 assert torch.equal(leaf, flat(plain[i])[name]) or not leaf.is_floating_point()
 
 
+def test_a_fixed_ratio_needs_no_pass_of_the_global_model():
+    """Such a pass would draw from the random numbers of the dropout layers: local training would not be the same."""
+    x, y = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
+    module = nn.Sequential(nn.Linear(4, 6), nn.Dropout(), nn.Linear(6, 3))
+    ends = []
+    for method in ("lgmix(fixed=1, ref_mode=train)", "local"):
+        *_, (_, _, views) = rounds_of(plan_of(method, module, [(x, y)], classes=3, rounds=2))
+        ends.append(views[0]["params"])
+    assert all(torch.equal(leaf, ends[1][n]) for n, leaf in ends[0].items())
+
+
 def test_with_one_client_the_ratio_does_not_matter():
     data = tiny_federation(clients=1)
     x, y = data.clients[0].split("train")
@@ -480,9 +491,19 @@ def test_what_the_run_keeps_local_is_neither_mixed_nor_sent(policy):
             assert torch.equal(leaf, flat(plan.tasks[0].initial)[name])
         elif leaf.is_floating_point():
             assert torch.allclose(flat(views[0])[name], leaf, atol=1e-6)
-    shared = plan.tasks[0].initial["params"].keys() - kept
     assert all(not torch.equal(flat(views[0])[n], flat(views[1])[n]) for n in kept if "num" not in n)
-    assert shared
+
+
+@pytest.mark.parametrize("policy", [{}, {"norm_stats": "local"}, {"norm_affine": "local"}])
+def test_a_clients_slots_have_the_same_names_and_shapes_from_the_start(policy):
+    plan = tiny_plan("lgmix(centered=true)", norm=True, optimizer=Adam(), **policy)
+    ctx = plan.context(0, 0)
+    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+
+    def shapes(slots):
+        return {(s, n): (leaf.shape, leaf.dtype) for s, leaves in slots.items() for n, leaf in leaves.items()}
+
+    assert shapes(plan.method.client_init(ctx)) == shapes(train(plan, 0, 0, None, download).state)
 
 
 # -- messages, options, composition --------------------------------------------------------------------

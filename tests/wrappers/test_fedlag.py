@@ -566,8 +566,10 @@ def test_layers_that_the_inner_method_keeps_private_are_not_chosen():
 
 @pytest.mark.parametrize(
     "options",
-    ["k=-1", "k=0.5", "xi=0.1", "xi=-1", "warmup=-1", "schedule=once", "signal=gradient", "granularity=row"]
-    + ["tie=any", "allow_zero=2", "attach_norm=following", "ema=1", "ema=-0.1", "ema=0.5, schedule=static"],
+    [
+        *("k=-1", "k=0.5", "xi=0.1", "xi=-1", "warmup=-1", "schedule=once", "signal=gradient", "granularity=row"),
+        *("tie=any", "allow_zero=2", "attach_norm=following", "ema=1", "ema=-0.1", "ema=0.5, schedule=static"),
+    ],
 )
 def test_bad_options_are_refused_when_the_method_is_built(options):
     with pytest.raises(OptionError, match=f"fedlag: {options.partition('=')[0]}="):

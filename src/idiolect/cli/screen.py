@@ -29,8 +29,8 @@ def prepare() -> None:
         if not console.is_terminal and "COLUMNS" not in os.environ:
             console.width = WIDE
     log = logging.getLogger("idiolect")
-    log.handlers = [Warn()]
-    log.propagate = False
+    if not any(isinstance(each, Warn) for each in log.handlers):
+        log.addHandler(Warn())
     warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
 
 

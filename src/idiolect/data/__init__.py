@@ -4,13 +4,15 @@ from .digits import Digits
 from .federation import Client, Federation
 from .idx import read_idx
 from .label_skew import Dirichlet, Pathological, Shards
+from .files import data_root
 from .mnist import Mnist, MnistWriters
+from . import cifar
 from .partition import Assignment, Partition, divide, load_partition, partitions, save_partition
 from .picture import draw_partition, partition_text
 from .resolve import load
 from .schemes import Feature, File, Group, Iid, Quantity
 from .shift import Shift
-from .sources import Pool, Source, data_root, sources
+from .sources import Pool, Source, sources
 from .synthetic import FedFacSimulation, Rectangles, SimulationTruth, fedfac_simulation, fedlag_rectangles
 
 __all__ = [

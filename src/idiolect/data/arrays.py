@@ -3,6 +3,7 @@ Values are never rescaled here."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,16 @@ def pair(data: Any, owner: str, classes: int | None = None) -> tuple[Tensor, Ten
     if len(x) != len(y):
         raise DataError(f"{owner}: {len(x)} inputs but {len(y)} targets; there must be one target per input")
     return x, y
+
+
+def vocabulary_of(inputs: Iterable[Tensor]) -> int:
+    """One more than the largest token; 0 where the inputs are numbers.
+
+    >>> vocabulary_of([torch.tensor([[0, 7]]), torch.tensor([[3, 3]])])
+    8
+    """
+    held = {id(each): each for each in inputs}.values()
+    return max((int(each.max()) + 1 for each in held if not each.is_floating_point() and each.numel()), default=0)
 
 
 def _tensor(values: Any, what: str, owner: str) -> Tensor:

@@ -79,6 +79,7 @@ class Federation:
     public: tuple[Tensor, Tensor] | None = None
     unseen: frozenset[int] = frozenset()
     seed: int = 0
+    words: int | None = None
 
     def __repr__(self) -> str:
         kind = "numbers" if self.classes is None else f"{self.classes} classes"
@@ -108,6 +109,16 @@ class Federation:
     def tokens(self) -> bool:
         """Whether the inputs are tokens rather than numbers."""
         return not self.clients[0].x.is_floating_point()
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """The shape of one target."""
+        return tuple(self.clients[0].y.shape[1:])
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """How many different tokens there may be: as the source says, else one more than the largest."""
+        return self.words if self.words is not None else arrays.vocabulary_of(client.x for client in self.clients)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -196,6 +207,7 @@ class Federation:
         unseen: float = 0.0,
         classes: int | None = None,
         public: Any = None,
+        words: int | None = None,
     ) -> Federation:
         """A federation that a partition makes out of one pool of data.
 
@@ -206,6 +218,7 @@ class Federation:
             clients: number of clients; not needed where groups or a file say it.
             groups: the natural group of each sample (site, writer, subject), for the partition `group`.
             split, seed, name, unseen, classes, public: as for `from_clients`.
+            words: number of different tokens, where the inputs are tokens; by default one more than the largest.
 
         >>> x, y = torch.rand(100, 3), torch.arange(100) % 4
         >>> Federation.from_pool(x, y, "pathological:2", clients=5).label_counts().count_nonzero(1)
@@ -222,7 +235,7 @@ class Federation:
             parts = cut(len(index), shares, generator(seed, "split", position))
             train, val, test = (torch.from_numpy(index[parts[which]]) for which in SPLITS)
             built.append(Client(names[position], x, y, train, val, test, shifts[position]))
-        return cls._checked(built, name, classes, str(dealt.partition), dealt.hash, public, unseen, seed)
+        return cls._checked(built, name, classes, str(dealt.partition), dealt.hash, public, unseen, seed, words)
 
     @classmethod
     def _checked(
@@ -235,13 +248,14 @@ class Federation:
         public: Any,
         unseen: float,
         seed: int,
+        words: int | None = None,
     ) -> Federation:
         classes = check_clients(clients, classes)
         shown = None if public is None else arrays.pair(public, "the public data")
         if shown:
             check_public(shown, clients)
         held = hold_out(len(clients), unseen, seed)
-        return cls(tuple(clients), name, classes, partition, partition_hash, shown, held, seed)
+        return cls(tuple(clients), name, classes, partition, partition_hash, shown, held, seed, words)
 
 
 GIVEN = "given"

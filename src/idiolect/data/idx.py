@@ -3,32 +3,27 @@ dimensions as big-endian 32-bit numbers, then the values and nothing else."""
 
 from __future__ import annotations
 
-import gzip
 import math
 import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import DataError
+from .files import read_bytes
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
 def read_idx(path: str | Path, dimensions: int | None = None) -> np.ndarray:
-    """The array in an IDX file, plain or compressed by gzip; any damage is a `DataError`.
+    """The array in an IDX file, plain or compressed; any damage is a `DataError`.
 
     >>> path = getfixture("tmp_path") / "labels-idx1-ubyte"
     >>> _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 2, 1]))
     >>> read_idx(path)
     array([7, 2, 1], dtype=uint8)
     """
-    path = Path(path)
-    try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read ({error}); fetch it again") from error
+    raw = read_bytes(path)
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _TYPES:
         raise DataError(f"{path} is no IDX file: it begins with {raw[:4].hex(' ') or 'nothing'}; fetch it again")
     kind, rank = np.dtype(_TYPES[raw[2]]), raw[3]

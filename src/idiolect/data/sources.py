@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..errors import DataError
-from ..options import Options
+from ..options import Options, option
 from ..registry import Registry
+from ..rng import generator
+from .arrays import vocabulary_of
 from .federation import Federation
+from .files import Layout, check_sum, data_root
+from .images import NONE, Images, to_inputs
 from .partition import Partition, partitions
 from .split import SHARES
 
@@ -23,13 +27,15 @@ CLIENTS = 20
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """One body of data before it is dealt to clients; `groups` are the natural clients, if there are any."""
+    """One body of data before it is dealt to clients; `groups` are the natural clients, if there are any; `words` is
+    the number of different tokens where the inputs are tokens."""
 
     x: Tensor
     y: Tensor
     groups: np.ndarray | None
     classes: int | None
     name: str
+    words: int | None = None
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -45,6 +51,16 @@ class Pool:
     def tokens(self) -> bool:
         """Whether the inputs are tokens rather than numbers."""
         return not self.x.is_floating_point()
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """The shape of one target."""
+        return tuple(self.y.shape[1:])
+
+    @property
+    def vocabulary(self) -> int:
+        """How many different tokens there may be."""
+        return self.words if self.words is not None else vocabulary_of([self.x])
 
     def federation(
         self,
@@ -71,6 +87,7 @@ class Pool:
             unseen=unseen,
             classes=self.classes,
             public=public,
+            words=self.words,
         )
 
 
@@ -114,54 +131,73 @@ class Source(Options):
 sources: Registry[Source] = Registry("data source", Source)
 
 
-def data_root() -> Path | None:
-    """The folder of data sets that the environment variable IDIOLECT_DATA names, if it is set.
+@dataclass(frozen=True)
+class FileSource(Source):
+    """A source whose files lie in a folder, in one of several layouts; the first that is complete is read."""
 
-    >>> getfixture("monkeypatch").setenv("IDIOLECT_DATA", "sets")
-    >>> data_root().name
-    'sets'
-    """
-    named = os.environ.get("IDIOLECT_DATA")
-    return Path(named) if named else None
+    layouts: ClassVar[dict[str, Layout]] = {}
+    checksums: ClassVar[dict[str, str]] = {}
+    note: ClassVar[str] = ""
+
+    samples: int | None = option(None, min=1, help="take a random part of this many samples")
+    seed: int = option(0, min=0, help="determines that part")
+    path: str | None = option(None, help="the folder of the files; by default a folder under $IDIOLECT_DATA")
+
+    def where(self) -> str:
+        """Which files to put where."""
+        ways = "; or ".join(layout.where(self.path) for layout in self.layouts.values())
+        return f"{ways}. {self.note}" if self.note else ways
+
+    def available(self) -> bool:
+        """Whether all files of one layout are there."""
+        return any(not layout.missing(self.path) for layout in self.layouts.values())
+
+    def find(self) -> tuple[str, dict[str, Path]]:
+        """The first complete layout and its files, or a `DataError` that says what to put where."""
+        for kind, layout in self.layouts.items():
+            if not layout.missing(self.path):
+                found = layout.found(self.path)
+                for file, expected in self.checksums.items():
+                    if file in found:
+                        check_sum(found[file], expected)
+                return kind, found
+        lacking = min((layout.missing(self.path) for layout in self.layouts.values()), key=len)
+        unset = "" if self.path or data_root() else " IDIOLECT_DATA is not set."
+        raise DataError(f"{self.name}: {', '.join(lacking)} not found.{unset} To use it, {self.where()}.")
+
+    def chosen(self, there: int) -> np.ndarray:
+        """The numbers of the samples to take, in order."""
+        return choose(self.name, there, self.samples, self.seed)
 
 
 @dataclass(frozen=True)
-class Folder:
-    """Files of one source: in a folder that an option names, else in its own folder under IDIOLECT_DATA.
+class ImageSource(FileSource):
+    """A source of images, held once as numbers in [0, 1]; nothing is augmented."""
 
-    >>> Folder("digits", ("a.npz",), str(getfixture("tmp_path"))).missing()
-    ['a.npz']
+    normalise: str = option(
+        NONE,
+        choices=(NONE, "half", "imagenet", "mnist", "cifar10", "cifar100"),
+        help="subtract and divide by constants",
+    )
+
+    def image_pool(
+        self, images: Images, labels: np.ndarray, classes: int, groups: np.ndarray | None = None, name: str = ""
+    ) -> Pool:
+        """A pool of the chosen images and their labels."""
+        index = self.chosen(len(labels))
+        x = to_inputs(images.take(index), self.normalise)
+        y = torch.from_numpy(labels[index].astype(np.int64))
+        return Pool(x, y, None if groups is None else groups[index], classes, name or self.name)
+
+
+def choose(name: str, there: int, samples: int | None, seed: int) -> np.ndarray:
+    """A random part of so many numbers below `there`, in order; all without `samples`.
+
+    >>> choose("mnist", 5, 2, seed=0).shape
+    (2,)
     """
-
-    name: str
-    files: tuple[str, ...]
-    path: str | None = None
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the files are looked for; None if nothing says it."""
-        root = data_root()
-        return Path(self.path) if self.path else root / self.name if root else None
-
-    def find(self, file: str) -> Path | None:
-        """The file, plain or compressed by gzip, or None."""
-        folder = self.folder
-        options = [folder / file, folder / f"{file}.gz"] if folder else []
-        return next((each for each in options if each.is_file()), None)
-
-    def missing(self) -> list[str]:
-        """The files that are not there."""
-        return [file for file in self.files if self.find(file) is None]
-
-    def where(self) -> str:
-        """What to put where."""
-        place = f"the folder {self.path}" if self.path else f"$IDIOLECT_DATA/{self.name}"
-        return f"put {', '.join(self.files)} (plain or .gz) into {place}"
-
-    def require(self) -> list[Path]:
-        """All files in order, or a `DataError` that says what to put where."""
-        found = [path for path in map(self.find, self.files) if path is not None]
-        if len(found) < len(self.files):
-            unset = "" if self.folder else " IDIOLECT_DATA is not set."
-            raise DataError(f"{self.name}: {', '.join(self.missing())} not found.{unset} To use it, {self.where()}.")
-        return found
+    if samples is None:
+        return np.arange(there)
+    if samples > there:
+        raise DataError(f"{name}: samples={samples} is more than the {there} there are; ask for fewer")
+    return np.sort(generator(seed, "subset").choice(there, samples, replace=False))

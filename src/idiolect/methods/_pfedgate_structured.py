@@ -56,11 +56,12 @@ class Rows:
     @classmethod
     def of(cls, task: Task, s: float) -> Rows:
         """The chain in which hidden layers keep max(1, floor(s x rows)) rows; `ModelError` for what is no chain."""
-        modules = dict(task.net.module.named_modules())
-        owners = [unit for unit in task.units if isinstance(modules.get(unit.name), LAYERS)]
+        named = dict(task.net.module.named_modules())
+        modules = {unit: named.get(unit.name, task.net.module) for unit in task.units}
+        owners = [unit for unit, module in modules.items() if isinstance(module, LAYERS)]
         layers: list[Layer] = []
-        for unit in task.units:
-            module, start = modules.get(unit.name, task.net.module), layers[-1].gates.stop if layers else 0
+        for unit, module in modules.items():
+            start = layers[-1].gates.stop if layers else 0
             if unit in owners:
                 rows, hidden = len(task.net.params[unit.params[0]]), unit is not owners[-1]
                 kept = max(1, math.floor(s * rows + 1e-9)) if hidden else rows  # 0.29 x 100 is meant to be 29

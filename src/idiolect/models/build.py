@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import nn
 
 from ..errors import ModelError
-from .networks import Network, models
-
-
-class Described(Protocol):
-    """What a network must know about data; federations and pools tell it."""
-
-    @property
-    def input_shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def outputs(self) -> int: ...
-
-    @property
-    def tokens(self) -> bool: ...
+from .networks import Described, Network, models
 
 
 def build(model: str | Network, data: Described, seed: int = 0) -> nn.Module:
@@ -39,19 +24,26 @@ def build(model: str | Network, data: Described, seed: int = 0) -> nn.Module:
     )
     """
     network = models.build(model)
-    if data.tokens and not network.takes_tokens:
-        raise ModelError(f"{network.name} takes numbers, but the inputs are tokens; use a network that embeds them")
+    if data.tokens != network.takes_tokens:
+        fitting = ", ".join(name for name in models if models.get(name).takes_tokens == data.tokens)
+        has, takes = ("tokens", "numbers") if data.tokens else ("numbers", "tokens")
+        raise ModelError(f"{network.name} takes {takes}, but the inputs are {has}; use one of {fitting}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return network.build(data.input_shape, data.outputs)
+        return network.fitted(data).build(data.input_shape, data.outputs)
 
 
 def default_model(data: Described) -> str:
-    """The name of a network that suits the data: cnn4 for images it can take, else mlp.
+    """The name of a network that suits the data: lstm where the next token is to be predicted, else fasttext for
+    tokens; unet for a target per pixel; cnn4 for images it can take; else mlp.
 
     >>> from idiolect.data import load
     >>> default_model(load("digits", clients=5))
     'mlp'
     """
     shape = data.input_shape
+    if data.tokens:
+        return "lstm" if data.target_shape or data.outputs == data.vocabulary else "fasttext"
+    if len(shape) == 3 and data.target_shape == shape[1:]:
+        return "unet"
     return "cnn4" if len(shape) == 3 and min(shape[1:]) >= 16 else "mlp"

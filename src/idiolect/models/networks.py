@@ -1,5 +1,5 @@
-"""The papers' networks, as plain sequences of layers. A builder holds a network's options; the data say
-the shape of its inputs and the number of its outputs."""
+"""What a network is here, and the plain ones: dense layers. A builder holds a network's options; the data say
+the shape of its inputs and the number of its outputs. The other families have files of their own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,32 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 from torch import nn
 
 from ..errors import ModelError, OptionError
 from ..options import Options, option
 from ..registry import Registry
+
+
+class Described(Protocol):
+    """What a network must know about data; federations and pools tell it."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def target_shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def outputs(self) -> int: ...
+
+    @property
+    def tokens(self) -> bool: ...
+
+    @property
+    def vocabulary(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -23,7 +42,12 @@ class Network(Options):
     name: ClassVar[str] = "network"
     title: ClassVar[str] = ""
     papers: ClassVar[str] = ""
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
     takes_tokens: ClassVar[bool] = False
+
+    def fitted(self, data: Described) -> Network:
+        """The same network with what only the data know, such as the number of different tokens."""
+        return self
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         """The network, initialised by PyTorch's own rules."""
@@ -33,7 +57,7 @@ class Network(Options):
 models: Registry[Network] = Registry("model", Network)
 
 
-def _dense(widths: list[int], bias: bool = True) -> list[tuple[str, nn.Module]]:
+def dense_layers(widths: list[int], bias: bool = True) -> list[tuple[str, nn.Module]]:
     """Linear layers of these widths, with ReLU between them."""
     layers: list[tuple[str, nn.Module]] = []
     for at, (before, after) in enumerate(pairwise(widths), start=1):
@@ -41,24 +65,19 @@ def _dense(widths: list[int], bias: bool = True) -> list[tuple[str, nn.Module]]:
     return layers[:-1]
 
 
-def _convolutional(name: str, input_shape: tuple[int, ...], dense: list[int]) -> nn.Sequential:
-    """Two 5 x 5 convolutions with 32 and 64 channels, each with ReLU and pooling, then dense layers."""
+def check_image(name: str, input_shape: tuple[int, ...], least: int, why: str) -> tuple[int, int, int]:
+    """Channels, height and width of a sample, or a `ModelError` where it is no image or a side is below `least`."""
     if len(input_shape) != 3:
         raise ModelError(
             f"{name} needs images [channels, height, width], but a sample has the shape {list(input_shape)}; use mlp"
         )
     channels, height, width = input_shape
-    if min(height, width) < 16:
+    if min(height, width) < least:
         raise ModelError(
-            f"{name} needs images of at least 16 x 16 pixels, for two convolutions of 5 x 5 with pooling, but"
-            f" these have {height} x {width}; use mlp or linear"
+            f"{name} needs images of at least {least} x {least} pixels, for {why}, but these have {height} x {width};"
+            " use mlp or linear"
         )
-    down = [((side - 4) // 2 - 4) // 2 for side in (height, width)]
-    layers: list[tuple[str, nn.Module]] = []
-    for at, (before, after) in enumerate(((channels, 32), (32, 64)), start=1):
-        layers += [(f"conv{at}", nn.Conv2d(before, after, 5)), (f"relu{at}", nn.ReLU()), (f"pool{at}", nn.MaxPool2d(2))]
-    layers += [("flatten", nn.Flatten()), *_dense([64 * down[0] * down[1], *dense])]
-    return nn.Sequential(OrderedDict(layers))
+    return channels, height, width
 
 
 @models.register("mlp")
@@ -80,7 +99,7 @@ class Mlp(Network):
             raise OptionError(f"mlp: hidden={list(self.hidden)} is not allowed; the widths must be whole numbers")
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        layers = _dense([math.prod(input_shape), *self.hidden, classes])
+        layers = dense_layers([math.prod(input_shape), *self.hidden, classes])
         return nn.Sequential(OrderedDict([("flatten", nn.Flatten()), *layers]))
 
 
@@ -97,39 +116,7 @@ class LinearModel(Network):
     papers: ClassVar[str] = "FedLAG, figure 2"
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        return nn.Sequential(OrderedDict([("flatten", nn.Flatten()), *_dense([math.prod(input_shape), classes])]))
-
-
-@models.register("cnn4", "fedavgcnn")
-@dataclass(frozen=True)
-class Cnn4(Network):
-    """Two convolutions and two dense layers: the network of FLAYER and of PFLlib's tables.
-
-    >>> sum(p.numel() for p in Cnn4().build((1, 28, 28), 10).parameters())
-    582026
-    """
-
-    title: ClassVar[str] = "two 5 x 5 convolutions (32, 64), dense layers 512 and output"
-    papers: ClassVar[str] = "FLAYER, FedALA"
-
-    def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        return _convolutional(self.name, input_shape, [512, classes])
-
-
-@models.register("lenet5w", "lenet5")
-@dataclass(frozen=True)
-class LeNet5w(Network):
-    """LeNet-5 with 32 and 64 channels, as in pFedGate's CIFAR-10 experiments.
-
-    >>> sum(p.numel() for p in LeNet5w().build((3, 32, 32), 10).parameters())
-    256830
-    """
-
-    title: ClassVar[str] = "two 5 x 5 convolutions (32, 64), dense layers 120, 84 and output"
-    papers: ClassVar[str] = "pFedGate"
-
-    def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        return _convolutional(self.name, input_shape, [120, 84, classes])
+        return nn.Sequential(OrderedDict([("flatten", nn.Flatten()), *dense_layers([math.prod(input_shape), classes])]))
 
 
 @models.register("simulation")
@@ -147,5 +134,5 @@ class Simulation(Network):
     hidden: int = option(200, min=1, help="number of hidden units")
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        layers = _dense([math.prod(input_shape), self.hidden, classes], bias=False)
+        layers = dense_layers([math.prod(input_shape), self.hidden, classes], bias=False)
         return nn.Sequential(OrderedDict([("flatten", nn.Flatten()), *layers]))

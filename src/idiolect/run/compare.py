@@ -73,7 +73,7 @@ def compare(
         )
     chosen = resolve_methods(methods)
     if folder is not None:
-        check_folder(folder, config, [describe(each) for each in chosen], asked, everything=methods == "all")
+        check_folder(folder, config, [describe(each) for each in chosen], asked)
     grounds, unfit = survey(chosen, config, asked, own)
     if unfit and methods != "all":
         raise next(iter(unfit.values()))

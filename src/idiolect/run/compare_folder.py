@@ -72,8 +72,9 @@ def read_spec(path: Path) -> dict[str, Any]:
     return held
 
 
-def check_folder(folder: Path, config: Config, names: Sequence[str], seeds: Sequence[int], everything: bool) -> None:
-    """Refuse a folder that holds something else, or a comparison under other settings."""
+def check_folder(folder: Path, config: Config, names: Sequence[str], seeds: Sequence[int]) -> None:
+    """Refuse a folder that holds something else, or a comparison under other settings, or finished runs of methods
+    and seeds that no longer take part."""
     path = folder / SPEC
     if not path.exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -81,9 +82,9 @@ def check_folder(folder: Path, config: Config, names: Sequence[str], seeds: Sequ
         return
     held = read_spec(path)
     differ = differences({k: v for k, v in held.items() if k in config.as_dict()}, config, ignore=("method", "seed"))
-    for what, known, now in (("methods", held["methods"], names), ("seeds", held["seeds"], seeds)):
-        if gone := [each for each in known if each not in now and not everything]:
-            differ.append(f"{what}: {', '.join(map(str, gone))} took part there, but not now")
+    gone = [name for name in held["methods"] if name not in names and any(folder.glob(f"{slug(name)}/*/summary.json"))]
+    gone += [f"seed {s}" for s in held["seeds"] if s not in seeds and any(folder.glob(f"*/seed-{s}/summary.json"))]
+    differ += [f"{', '.join(gone)} took part there, but not now"] if gone else []
     if differ:
         raise RunFolderError(
             f"{folder} holds a comparison under other settings ({'; '.join(differ)});"

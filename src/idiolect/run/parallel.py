@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -50,6 +50,7 @@ class Workshop:
         self.running: dict[Connection, tuple[Job, BaseProcess]] = {}
         self.summaries: dict[str, dict[str, Any]] = {}
         self.said: set[str] = set()
+        self.asked: Callable[[], bool] = lambda: False
         # A fork server imports everything once; its children start at once and inherit no threads.
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([__name__])
@@ -58,9 +59,9 @@ class Workshop:
         """The summaries by label. The first Ctrl-C lets every run finish its round and then raises."""
         wanted, told = len(self.waiting), False
         try:
-            with stopping() as asked:
+            with stopping() as self.asked:
                 while self.waiting or self.running:
-                    if asked() and not told:
+                    if self.asked() and not told:
                         told = True
                         self.waiting.clear()
                         self.interrupt()
@@ -91,10 +92,12 @@ class Workshop:
             message = pipe.recv()
         except EOFError:
             process.join()
-            raise IdiolectError(
-                f"the process of {job.label} ended with exit code {process.exitcode}; was there enough memory?"
-                " What it had committed is safe and can be continued"
-            ) from None
+            if not self.asked():
+                raise IdiolectError(
+                    f"the process of {job.label} ended with exit code {process.exitcode}; was there enough memory?"
+                    " What it had committed is safe and can be continued"
+                ) from None
+            message = Done(None)  # it was interrupted before it could begin
         if isinstance(message, Progress):
             self.reporter.step(job.label, message)
         elif isinstance(message, Done):

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from .experiment import Progress as Round
@@ -18,6 +19,8 @@ from .tables import verdict
 
 LINES = 20
 WINDOW = 20
+FACTS = 68
+"""The columns that a line needs beside the label, with a short bar."""
 
 
 class Meter:
@@ -158,11 +161,11 @@ class Live(Reporter):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.bars = Progress(
-            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=None),
-            TextColumn("{task.fields[count]}", style="progress.download"),
-            TextColumn("{task.fields[facts]}"),
-            _Left(),
+            TextColumn("{task.fields[count]}", style="progress.download", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[facts]}", table_column=Column(no_wrap=True)),
+            _Left(table_column=Column(no_wrap=True)),
             console=console,
             expand=True,
         )
@@ -186,13 +189,9 @@ class Live(Reporter):
     def start(self, label: str, rounds: int, done: int = 0) -> None:
         """Show a bar for this run."""
         super().start(label, rounds, done)
+        done, name = max(0, done), shortened(label, self.bars.console.width - FACTS)
         self.shown[label] = self.bars.add_task(
-            shortened(label),
-            total=rounds,
-            completed=max(0, done),
-            count=f"{max(0, done)}/{rounds}",
-            facts="",
-            left=math.nan,
+            name, total=rounds, completed=done, count=f"{done}/{rounds}", facts="", left=math.nan
         )
         self._update_overall()
 
@@ -219,13 +218,14 @@ class Live(Reporter):
             self.bars.update(self.overall, total=self.rounds, completed=self.rounds_done, count=count, left=self.left)
 
 
-def shortened(label: str, width: int = 24) -> str:
-    """A label that leaves room for the rest of the line.
+def shortened(label: str, width: int) -> str:
+    """A label that leaves room for the rest of the line; its end, which tells the seed, stays.
 
-    >>> shortened("finetune(fedlag(ditto(lam=0.5)), epochs=2)")
-    'finetune(fedlag(ditto(l…'
+    >>> shortened("finetune(fedlag(ditto(lam=0.5))) seed 0", 24)
+    'finetune(fedlag(… seed 0'
     """
-    return label if len(label) <= width else label[: width - 1] + "…"
+    width = max(width, 12)
+    return label if len(label) <= width else f"{label[: width - 8]}…{label[-7:]}"
 
 
 def reporter(console: Console, quiet: bool = False) -> Reporter:

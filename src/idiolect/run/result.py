@@ -159,16 +159,16 @@ class Predictor(nn.Module):
 
     def __init__(self, plan: Plan, ctx: Any, view: Slots) -> None:
         super().__init__()
-        self._plan, self._ctx = plan, ctx
+        self._plan, self._ctx, self._slots = plan, ctx, tuple(view)
         self._names = [(slot, name) for slot, leaves in view.items() for name in leaves]
         for number, (slot, name) in enumerate(self._names):
             self.register_buffer(f"leaf{number}", view[slot][name].detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs, in the batches that the method declares."""
-        view: Slots = {}
+        view: Slots = {slot: {} for slot in self._slots}
         for number, (slot, name) in enumerate(self._names):
-            view.setdefault(slot, {})[name] = getattr(self, f"leaf{number}")
+            view[slot][name] = getattr(self, f"leaf{number}")
         size = self._plan.method.eval_batch or len(x)
         return torch.cat([self._plan.method.predict(self._ctx, view, part) for part in torch.split(x, size)])
 

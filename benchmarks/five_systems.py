@@ -1,0 +1,62 @@
+"""The five systems against Local, FedAvg, FedAvg-FT and FedPer, in the settings they were made for. An interrupted
+benchmark continues where it stopped.
+
+    python benchmarks/five_systems.py --out results/five_systems
+    python benchmarks/five_systems.py --only digits
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from idiolect.run.compare import compare
+
+BASELINES = "local, fedavg, finetune(fedavg), fedper"
+FIVE = "fedlag, flayer, lgmix, pfedgate, fedfac"
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "digits, label skew": {"data": "digits", "partition": "dirichlet:0.1", "clients": 20, "rounds": 100},
+    "digits, feature shift": {"data": "digits", "partition": "feature(mixed)", "clients": 10, "rounds": 100},
+    "digits, mixed budgets": {
+        "data": "digits",
+        "partition": "dirichlet:0.4",
+        "clients": 20,
+        "rounds": 100,
+        "methods": f"{BASELINES}, pfedgate(s=[0.5, 0.1]), pfedgate(s=0.5), pfedgate(s=1)",
+    },
+    "mnist writers, label skew": {
+        "data": "mnist(samples=6000)",
+        "partition": "dirichlet:0.1",
+        "clients": 20,
+        "rounds": 40,
+    },
+    "mnist writers, by writer": {"data": "mnist-writers(writers=40)", "rounds": 40, "eval_every": 2},
+    "mnist writers, mixed budgets": {
+        "data": "mnist-writers(writers=40)",
+        "rounds": 40,
+        "eval_every": 2,
+        "methods": f"{BASELINES}, pfedgate(s=[0.5, 0.1]), pfedgate(s=1)",
+    },
+}
+
+
+def main() -> None:
+    """Run every setting, print its leaderboard."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("results/five_systems"))
+    parser.add_argument("--only", default="", help="part of a setting's name")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    for name, setting in SETTINGS.items():
+        if options.only not in name:
+            continue
+        given = {"methods": f"{BASELINES}, {FIVE}", "model": "mlp", "batch_size": 16, "lr": 0.05} | setting
+        folder = options.out / name.replace(", ", "-").replace(" ", "_")
+        print(f"\n{name}")
+        print(compare(seeds=options.seeds, out=folder, engine="vector", **given))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""The common workload of the speed benchmarks, and the two yardsticks that know nothing of Idiolect: the bare PyTorch
+steps of the same work, and a federation written the way users write it."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from idiolect import Task
+from idiolect.data import Client, Federation
+from idiolect.engines import Engine, Plan, engines
+from idiolect.method import methods
+from idiolect.models import build
+from idiolect.run.experiment import Experiment
+from idiolect.store import Store
+
+TRAIN, TEST, LR = 320, 64, 0.01
+
+
+@dataclass(frozen=True)
+class Work:
+    """A network, the shape of its inputs and the batch size."""
+
+    name: str
+    model: str
+    shape: tuple[int, int, int]
+    batch: int
+
+
+WORKS = (
+    Work("MLP b32", "mlp(hidden=[200])", (1, 28, 28), 32),
+    Work("LeNet-5w b32", "lenet5w", (3, 32, 32), 32),
+    Work("CNN-4 b10", "cnn4", (1, 28, 28), 10),
+    Work("CNN-4 b64", "cnn4", (1, 28, 28), 64),
+)
+
+
+def federation(work: Work, clients: int) -> Federation:
+    """Clients of random images; speed does not depend on what they show."""
+    draw = torch.Generator().manual_seed(0)
+    total = clients * (TRAIN + TEST)
+    x = torch.randn(total, *work.shape, generator=draw)
+    y = torch.randint(0, 10, (total,), generator=draw)
+    members = []
+    for number in range(clients):
+        start = number * (TRAIN + TEST)
+        train = torch.arange(start, start + TRAIN)
+        test = torch.arange(start + TRAIN, start + TRAIN + TEST)
+        members.append(Client(f"client {number}", x, y, train, torch.arange(0), test))
+    return Federation(tuple(members), "random images", 10, "given", "0" * 12)
+
+
+def network(work: Work, data: Federation) -> nn.Module:
+    """The network, with the same initial values for everybody."""
+    return build(work.model, data, seed=0)
+
+
+class Ours:
+    """Whole rounds of Idiolect: sampling, training, aggregation, evaluation, commit."""
+
+    def __init__(
+        self, work: Work, data: Federation, engine: str, method: str = "fedavg", precision: str = "fp32"
+    ) -> None:
+        x, y = data.clients[0].split("train")
+        task = Task(network(work, data), (x[:2], y[:2]), classes=10)
+        task.net.precision = torch.bfloat16 if precision == "bf16" else None
+        self.plan = Plan(methods.build(method), (task,), data, rounds=10**6, batch_size=work.batch, lr=LR)
+        self.engine: Engine = engines.build(engine).make(self.plan)
+        self.store = Store(None)
+        self.experiment = Experiment(self.plan, self.engine, self.store)
+        self.server = self.plan.method.server_init(self.plan.server(0))
+        self.rounds = 0
+
+    def round(self) -> float:
+        """Seconds of one round."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        started = time.perf_counter()
+        self.server = self.experiment.do_round(self.rounds, self.server, lambda _: None)
+        seconds = time.perf_counter() - started
+        torch.set_num_threads(threads)
+        self.rounds += 1
+        return seconds
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self.engine.close()
+
+
+class Bare:
+    """The bare PyTorch steps of the same work, without any federation: two processes of one thread each, plain SGD
+    steps on one module, then the test data of every client through the model."""
+
+    def __init__(self, work: Work, data: Federation, processes: int = 2) -> None:
+        context = multiprocessing.get_context("fork")
+        self.pipes, self.children = [], []
+        clients = [each.split("train") + each.split("test") for each in data.clients]
+        for number in range(processes):
+            mine, theirs = context.Pipe()
+            child = context.Process(
+                target=_bare, args=(theirs, network(work, data), clients[number::processes], work.batch), daemon=True
+            )
+            child.start()
+            self.pipes.append(mine)
+            self.children.append(child)
+
+    def round(self) -> float:
+        """Seconds of one round's steps."""
+        started = time.perf_counter()
+        for pipe in self.pipes:
+            pipe.send(True)
+        for pipe in self.pipes:
+            pipe.recv()
+        return time.perf_counter() - started
+
+    def close(self) -> None:
+        """Stop the processes."""
+        for pipe in self.pipes:
+            pipe.send(False)
+        for child in self.children:
+            child.join()
+
+
+def _bare(pipe: Any, model: nn.Module, clients: list[tuple[Tensor, ...]], batch: int) -> None:
+    torch.set_num_threads(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    while pipe.recv():
+        for x, y, x_test, _ in clients:
+            model.train()
+            order = torch.randperm(len(x))
+            for chosen in order.split(batch):
+                optimizer.zero_grad()
+                F.cross_entropy(model(x[chosen]), y[chosen]).backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                model(x_test).argmax(1)
+        pipe.send(True)
+
+
+class Naive:
+    """A federation the way users write it: a deep copy of the model, a data loader and an optimiser per client, and
+    an evaluation of everything each round, on all cores."""
+
+    def __init__(self, work: Work, data: Federation) -> None:
+        self.model = network(work, data)
+        self.batch = work.batch
+        self.train = [TensorDataset(*each.split("train")) for each in data.clients]
+        self.test = [TensorDataset(*each.split("test")) for each in data.clients]
+
+    def round(self) -> float:
+        """Seconds of one round."""
+        started = time.perf_counter()
+        trained = []
+        for each in self.train:
+            model = copy.deepcopy(self.model)
+            optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+            model.train()
+            for x, y in DataLoader(each, self.batch, shuffle=True):
+                optimizer.zero_grad()
+                nn.CrossEntropyLoss()(model(x), y).backward()
+                optimizer.step()
+            trained.append(model.state_dict())
+        mean = {name: torch.stack([each[name] for each in trained]).mean(0) for name in trained[0]}
+        self.model.load_state_dict(mean)
+        self.model.eval()
+        with torch.no_grad():
+            for each in (*self.train, *self.test):
+                for x, y in DataLoader(each, self.batch):
+                    outputs = self.model(x)
+                    nn.CrossEntropyLoss()(outputs, y).item()
+                    (outputs.argmax(1) == y).sum().item()
+        return time.perf_counter() - started
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,116 @@
+"""The public names are sorted, complete and documented, and what the documents say is there is there."""
+
+import importlib
+import inspect
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import idiolect
+from idiolect.cli.app import command
+from idiolect.data import partitions
+from idiolect.method import methods
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OURS = [name for name in methods if methods.get(name).__module__.startswith("idiolect.")]
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def resolve(dotted: str) -> object:
+    """What a dotted name stands for: the longest prefix that is a module, and attributes of it."""
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[cut:]:
+            found = getattr(found, name)
+        return found
+    raise AttributeError(dotted)
+
+
+def table(page: Path, heading: str) -> list[str]:
+    """The first cells of the first table under a heading."""
+    section = page.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert rows, f"no table under {heading!r} in {page.name}"
+    return [row.split("|")[1].strip() for row in rows[0].splitlines()[2:]]
+
+
+def quoted(cells: list[str]) -> set[str]:
+    """The names that cells put into backquotes, without what follows a bracket."""
+    return {name.partition("(")[0] for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def test_the_public_names_are_sorted_and_there_is_no_other():
+    assert idiolect.__all__ == sorted(idiolect.__all__)
+    held = {name for name, each in vars(idiolect).items() if not name.startswith("_") and not inspect.ismodule(each)}
+    assert held == set(idiolect.__all__)
+
+
+@pytest.mark.parametrize("name", idiolect.__all__)
+def test_every_public_name_says_what_it_is(name):
+    text = inspect.getdoc(getattr(idiolect, name)) or ""
+    assert text, f"{name} has no docstring"
+    assert not text.startswith(f"{name}("), f"{name} has only the docstring that its decorator made"
+
+
+@pages
+def test_every_name_in_the_documents_exists(page):
+    text = re.sub(r"github\.com\S*", "", page.read_text())
+    for dotted in set(re.findall(r"(?<![\w/])idiolect(?:\.[A-Za-z_]\w*)+", text)):
+        resolve(dotted)
+
+
+# -- what the documents list -------------------------------------------------------------------------
+
+
+def test_the_readme_lists_every_method():
+    assert quoted(table(ROOT / "README.md", "Methods")) == set(OURS)
+
+
+def test_for_every_method_it_is_said_what_the_server_sees():
+    assert quoted(table(ROOT / "docs" / "privacy.md", "Method by method")) == set(OURS)
+
+
+def test_every_partition_is_explained():
+    assert set(partitions) <= quoted(table(ROOT / "docs" / "data.md", "Partitions"))
+
+
+def test_every_number_in_a_result_is_explained():
+    text = (ROOT / "docs" / "protocol.md").read_text()
+    result = idiolect.run("finetune(fedavg)", "digits", clients=5, rounds=1, unseen=0.2, after_local=True)
+    block = result.summary["accuracy"]
+    for name in (*result.summary, *block, *block["selected"], *result.metrics.columns):
+        assert f"`{name}`" in text or name == "accuracy", f"docs/protocol.md does not explain {name}"
+
+
+# -- what the documents tell to do ----------------------------------------------------------------------
+
+
+@pages
+def test_every_command_in_the_documents_can_be_read(page):
+    for line in re.findall(r"^\$ (.*)$", page.read_text(), re.MULTILINE):
+        program, *arguments = shlex.split(line)
+        if program == "make":
+            targets = [each for each in arguments if "=" not in each]
+            makefile = (ROOT / "Makefile").read_text()
+            assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets), line
+        elif program == "idiolect":
+            known = getattr(command(), "commands")  # noqa: B009
+            assert arguments[0] in known, line
+            known[arguments[0]].make_context(arguments[0], arguments[1:], resilient_parsing=False)
+
+
+@pages
+def test_every_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target} does not exist"
