@@ -137,7 +137,7 @@ def curve(study: Study, federation: Federation, method: FedSplit | FedFac, seed:
         seed=seed,
         engine=study.engine,
     )
-    rows = result.metrics.filter(pl.col("round") >= 0)
+    rows = result.metrics.filter(pl.col("round") > 0)  # 0 is the set-up round
     accuracy = rows.filter((pl.col("metric") == "accuracy") & (pl.col("split") == "test"))
     stable = rows.filter(pl.col("metric").str.starts_with("stable_units"))
     return (
@@ -153,7 +153,7 @@ def curve(study: Study, federation: Federation, method: FedSplit | FedFac, seed:
 
 def finals(table: pl.DataFrame) -> pl.DataFrame:
     """Accuracy over the last quarter of the rounds, by setting and partition."""
-    late = table.filter(pl.col("round") >= 0.75 * (table["round"].max() + 1))
+    late = table.filter(pl.col("round") > 0.75 * table["round"].max())
     order = {name: at for at, name in enumerate(LINES)}
     by_seed = late.group_by("p", "alpha", "partition", "seed").agg(pl.col("accuracy").mean())
     return (
@@ -214,8 +214,8 @@ def draw_accuracy(table: pl.DataFrame, rows: list[list[tuple[float, float]]], fi
                 .agg(value.mean(), value.min().alias("low"), value.max().alias("high"))
                 .sort("round")
             )
-            axis.plot(band["round"] + 1, band["accuracy"], linestyle=style, color=colour, label=name, linewidth=width)
-            axis.fill_between(band["round"] + 1, band["low"], band["high"], color=colour, alpha=0.15, linewidth=0)
+            axis.plot(band["round"], band["accuracy"], linestyle=style, color=colour, label=name, linewidth=width)
+            axis.fill_between(band["round"], band["low"], band["high"], color=colour, alpha=0.15, linewidth=0)
         axis.set_title(f"p = {p}, α = {alpha}", fontsize=10)
         axis.grid(alpha=0.25)
     for axis in axes[:, 0]:
@@ -223,7 +223,7 @@ def draw_accuracy(table: pl.DataFrame, rows: list[list[tuple[float, float]]], fi
     for axis in axes[-1]:
         axis.set_xlabel("round")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False, fontsize=9)
-    figure.suptitle("Test accuracy under six partitions of the hidden layer", fontsize=11)
+    figure.suptitle("Six partitions of the hidden layer", fontsize=11)
     figure.tight_layout(rect=(0, 0.1, 1, 1))
     figure.savefig(file, dpi=150)
     plt.close(figure)
@@ -235,14 +235,14 @@ def draw_stability(table: pl.DataFrame, rows: list[list[tuple[float, float]]], f
 
     figure, axes = plt.subplots(1, len(rows), figsize=(3.8 * len(rows) + 0.8, 3.2), sharey=True, squeeze=False)
     # The first analysis splits a layer that was shared as a whole, so the count begins with the second.
-    dynamic = table.filter((pl.col("partition") == "dynamic") & (pl.col("round") > 0))
+    dynamic = table.filter((pl.col("partition") == "dynamic") & (pl.col("round") > 1))
     for axis, row in zip(axes[0], rows, strict=True):
         of_p = row[0][1] == FIXED_ALPHA
         for (p, alpha), colour in zip(row, ("#08306b", "#4292c6", "#9ecae1"), strict=False):
             own = dynamic.filter((pl.col("p") == p) & (pl.col("alpha") == alpha))
             mean = own.group_by("round").agg(pl.col("stable").mean()).sort("round")
             label = f"p = {p}" if of_p else f"α = {alpha}"
-            axis.plot(mean["round"] + 1, mean["stable"], color=colour, label=label, linewidth=1.6)
+            axis.plot(mean["round"], mean["stable"], color=colour, label=label, linewidth=1.6)
         axis.set_title(f"α = {FIXED_ALPHA}" if of_p else f"p = {FIXED_P}", fontsize=10)
         axis.set_xlabel("round")
         axis.grid(alpha=0.25)

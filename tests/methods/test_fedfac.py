@@ -232,16 +232,17 @@ def test_changing_partitions_and_absent_clients() -> None:
 
 
 def test_a_released_row_may_continue_from_the_servers() -> None:
-    """As above, but client 0 has not trained since the second unit was last shared: it takes the server's newest value,
-    (50 + 70) / 2 = 60; those who trained keep theirs. Once client 0 has trained, it has its own again."""
+    """As above, but only client 2 trains in round 2, to (30, 70). The others have not trained since the second unit was
+    last shared, in round 2, and take the server's newest value, 70. When client 0 trains it to 65, it has its own
+    again, and so has client 2; client 1 follows the server."""
     rounds = Rounds(plan_of("fedfac(layers=1, on_release=global)"))
     rounds.play({0: [[1], [1]], 1: [[2], [2]], 2: [[3], [3]]}, shared=[True, False])
     assert [rounds.rows(index) for index in range(3)] == [[2, 1], [2, 2], [2, 3]]
     rounds.play({1: [[10], [20]], 2: [[30], [40]]}, shared=[True, True])
-    rounds.play({1: [[10], [50]], 2: [[30], [70]]}, shared=[True, False])
-    assert [rounds.rows(index) for index in range(3)] == [[20, 60], [20, 50], [20, 70]]
+    rounds.play({2: [[30], [70]]}, shared=[True, False])
+    assert [rounds.rows(index)[1] for index in range(3)] == [70, 70, 70]
     rounds.play({0: [[20], [65]]}, shared=[True, False])
-    assert [rounds.rows(index)[1] for index in range(3)] == [65, 50, 70]
+    assert [rounds.rows(index)[1] for index in range(3)] == [65, 65, 70]
 
 
 def test_shared_rows_are_weighted_by_samples() -> None:
@@ -470,7 +471,9 @@ def test_the_ensemble_is_of_the_last_rounds_participants() -> None:
 # -- with others -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["fedlag(fedfac(layers=1), warmup=1)", "flayer(fedfac)", "finetune(fedfac)"])
+@pytest.mark.parametrize(
+    "text", ["fedlag(fedfac(layers=1), warmup=1)", "flayer(fedfac(onboarding=ensemble))", "finetune(fedfac)"]
+)
 def test_wrappers_ride_on_fedfac(text: str) -> None:
     if text.split("(")[0] not in methods:
         pytest.skip("this wrapper is not here")

@@ -55,9 +55,11 @@ class Cifar(ImageSource):
     label: ClassVar[str] = "labels"
     classes: ClassVar[int] = 10
 
+    verify: bool = option(True, help="compare the files with the publisher's checksums")
+
     def load(self) -> Pool:
         """The pool, scaled to [0, 1]."""
-        kind, found = self.find()
+        kind, found = self.find(self.verify)
         if kind == "jpeg":
             (path,) = found.values()
             parts: list[Any] = [packed_images(path, f"{part}_", "jpeg") for part in ("train", "test")]

@@ -105,7 +105,7 @@ class Listed:
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """Several bodies of images as one; with `size`, all are resized to it, and grey ones become RGB where others are."""
+    """Several bodies of images as one; with `size`, resized to it; grey ones become RGB where others are."""
 
     parts: Sequence[Images]
     size: int | None = None

@@ -20,8 +20,8 @@ from .sources import ImageSource, Pool, sources
 @sources.register("retina", "retinal")
 @dataclass(frozen=True)
 class Retina(ImageSource):
-    """Fundus images with masks, one client per site: own ones at PATH/site/images/name.png and PATH/site/masks/name.png,
-    or the vessels of DRIVE and CHASE_DB1 in a compact file. Mask pixels of at least `threshold` are class 1."""
+    """Fundus images with masks, one client per site: own ones at PATH/site/images/name.png and
+    PATH/site/masks/name.png, or the vessels of DRIVE and CHASE_DB1 in a compact file. Mask pixels of at least `threshold` are class 1."""
 
     title: ClassVar[str] = "retinal segmentation: images and masks per site"
     licence: ClassVar[str] = "DRIVE and CHASE_DB1 have terms of their own"
@@ -42,7 +42,8 @@ class Retina(ImageSource):
     def where(self) -> str:
         """Which files to put where."""
         own = self.path or "$IDIOLECT_DATA/retina"
-        return f"put {own}/site/images/name.png and {own}/site/masks/name.png for each site; or {self.compact.where(self.path)}"
+        files = f"{own}/site/images/name.png and {own}/site/masks/name.png"
+        return f"put {files} for each site; or {self.compact.where(self.path)}"
 
     def available(self) -> bool:
         """Whether there are sites, or the compact file."""

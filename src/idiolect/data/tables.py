@@ -27,9 +27,8 @@ def read_table(path: Path, needed: Sequence[str], separator: str = ",") -> pl.Da
         raise unreadable(path, str(error).splitlines()[0]) from error
     for name in needed:
         if name not in table.columns:
-            raise DataError(
-                f"{path} has no column {name!r}.{did_you_mean(name, table.columns)} Its columns: {', '.join(table.columns)}."
-            )
+            hint = did_you_mean(name, table.columns)
+            raise DataError(f"{path} has no column {name!r}.{hint} Its columns: {', '.join(table.columns)}.")
     return table
 
 
@@ -63,7 +62,7 @@ class OwnFile(Source):
 class Csv(OwnFile):
     """A CSV file with a header: one column names the client of each row, one is the target, all others are numbers.
 
-    Targets that are text or whole numbers are classes, numbered in order; other numbers are to be predicted as they are.
+    Targets that are text or whole numbers are classes, numbered in order; other numbers are predicted as they are.
     `csv(visits.csv, client=hospital, target=outcome)`.
     """
 
@@ -112,8 +111,8 @@ def _targets(column: pl.Series) -> tuple[torch.Tensor, int | None]:
 @sources.register("npz")
 @dataclass(frozen=True)
 class Npz(OwnFile):
-    """An .npz file with the arrays `x` (one row per sample), `y` and, if there are natural clients, `client`. Values are
-    taken as they are: bytes and numbers as float32, other whole numbers as tokens."""
+    """An .npz file with the arrays `x` (one row per sample), `y` and, if there are natural clients, `client`. Values
+    are taken as they are: bytes and numbers as float32, other whole numbers as tokens."""
 
     title: ClassVar[str] = "own arrays x, y and, if you like, client"
     groups: ClassVar[str] = "the values of `client`"
@@ -127,7 +126,7 @@ class Npz(OwnFile):
         held = read_npz(path, ["x", "y"])
         x, y = arrays.pair((held["x"], held["y"]), str(path))
         with np.load(path, allow_pickle=False) as there:
-            groups = there["client"] if "client" in there else None
+            groups = there.get("client")
         if groups is not None and len(groups) != len(y):
             raise DataError(f"{path}: {len(y)} samples but {len(groups)} clients; there must be one client per sample")
         index = choose("npz", len(y), self.samples, self.seed)

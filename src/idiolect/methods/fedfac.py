@@ -156,13 +156,10 @@ class FedFac(SplitUnits):
         return round < 0 if self.schedule == "static" else round % self.refresh_every == 0
 
     def gathered(self, layer: SplitLayer, server: Slots, uploads: Mapping[int, Upload]) -> list[Tensor]:
-        """The split layer of all who sent it; what a wrapper held back of it counts as unchanged."""
-        slot = "params" if self.analyse == "weights" else "fedfac.update"
-        found = []
-        for upload in uploads.values():
-            if (leaf := upload.slots.get(slot, {}).get(layer.weight)) is not None:
-                mask = upload.masks.get(slot, {}).get(layer.weight)
-                found.append(leaf if mask is None else torch.where(mask, leaf, server["params"][layer.weight]))
+        """The split layer of all who sent it."""
+        slot, name = "params" if self.analyse == "weights" else "fedfac.update", layer.weight
+        senders = [upload for upload in uploads.values() if name in upload.slots.get(slot, {})]
+        found = [received(upload, slot, tree.pick(server["params"], [name]))[name] for upload in senders]
         if len(found) == 1:
             warnings.warn(
                 "fedfac: the factor analysis of a round had one client only; raise the participation", stacklevel=2
@@ -180,13 +177,14 @@ class FedFac(SplitUnits):
 
     def members(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Tree:
         """The split layers of each participant's personal model, stacked."""
-        newest = tree.pick({**server["params"], **server["buffers"]}, self.split_leaves(ctx))
         shared = self.shared_rows(ctx, server["split.shared"])
-        models = []
-        for upload in uploads.values():
-            own = {**newest, **upload.slots.get("params", {}), **upload.slots.get("buffers", {})}
-            models.append({n: torch.where(shared[n], leaf, own[n]) for n, leaf in newest.items()})
-        return tree.stack(models)
+        newest = {slot: tree.pick(server[slot], shared) for slot in ("params", "buffers")}
+        whole = {**newest["params"], **newest["buffers"]}
+        sent = [
+            {n: leaf for slot, held in newest.items() for n, leaf in received(upload, slot, held).items()}
+            for upload in uploads.values()
+        ]
+        return tree.stack([{n: torch.where(shared[n], whole[n], leaf) for n, leaf in each.items()} for each in sent])
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
         """Per split layer: shared units, the share that did not change sides, and the communalities."""
@@ -254,3 +252,12 @@ class FedFac(SplitUnits):
     def onboard(self, ctx: Context) -> Sequence[Phase]:
         """An unseen client trains its personal rows, or nothing."""
         return super().onboard(ctx) if self.onboarding == "localtrain" else ()
+
+
+def received(upload: Upload, slot: str, held: Tree) -> Tree:
+    """What a client sent of a slot; what it, or a wrapper, held back counts as what the server holds."""
+    sent, masks = upload.slots.get(slot, {}), upload.masks.get(slot, {})
+    return {
+        n: leaf if n not in sent else torch.where(masks[n], sent[n], leaf) if n in masks else sent[n]
+        for n, leaf in held.items()
+    }
