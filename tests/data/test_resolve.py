@@ -34,7 +34,7 @@ def test_load_resolves_public_data_by_name():
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
-        (3, {}, r"a int is no data; give the name of a source \(digits"),
+        (3, {}, r"a int is no data; give the name of a source \(ag-news"),
         ([samples(5)], {"clients": 3}, "cannot be dealt anew"),
         (Federation.from_clients([samples(5)]), {"partition": "iid"}, "already dealt and split"),
         (Federation.from_clients([samples(5)]), {"unseen": 0.5}, "already dealt and split"),

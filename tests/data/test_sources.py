@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import struct
 from pathlib import Path
 
@@ -124,6 +125,37 @@ def test_files_that_do_not_fit_together_are_refused(folder):
         MnistWriters(path=str(folder)).load()
 
 
+def emnist(folder: Path, part: str, labels: list[int]) -> np.ndarray:
+    """Files of a part of EMNIST, compressed by xz, and one of its images."""
+    images = np.random.default_rng(0).integers(0, 256, (len(labels), 28, 28)).astype(np.uint8)
+    for which in ("train", "test"):
+        for kind, held in (("images-idx3", images), ("labels-idx1", np.array(labels, np.uint8))):
+            (folder / f"emnist-{part}-{which}-{kind}-ubyte.xz").write_bytes(lzma.compress(idx(held)))
+    return images[0]
+
+
+@pytest.mark.parametrize(
+    ("part", "labels", "expected", "classes"),
+    [("letters", [1, 26], [0, 25], 26), ("balanced", [0, 46], [0, 46], 47), ("byclass", [0, 61], [0, 61], 62)],
+)
+def test_parts_of_emnist_are_upright_and_numbered_from_zero(tmp_path, part, labels, expected, classes):
+    first = emnist(tmp_path, part, labels)
+    pool = sources.build(f"emnist-{part}(path='{tmp_path}')").load()
+    assert (pool.y.tolist(), pool.classes) == (expected * 2, classes)
+    assert torch.equal(pool.x[0, 0], torch.from_numpy(first.T / np.float32(255)))
+
+
+def test_a_label_that_emnist_letters_does_not_have_is_refused(tmp_path):
+    emnist(tmp_path, "letters", [0, 26])
+    with pytest.raises(DataError, match="has the label 0, but labels go from 1 to 26"):
+        sources.build(f"emnist-letters(path='{tmp_path}')").load()
+
+
+def test_fashion_mnist_has_the_same_format(folder):
+    pool = sources.build(f"fashion-mnist(path='{folder}')").load()
+    assert (pool.x.shape, pool.classes, pool.name) == ((18, 1, 28, 28), 10, "fashion-mnist")
+
+
 # -- the idx format ------------------------------------------------------------------------------------
 
 
@@ -162,8 +194,8 @@ WHOLE = idx(np.arange(6, dtype=np.uint8).reshape(2, 3))
         ("a", WHOLE + b"x", "has 19 bytes, but its header promises 18"),
         ("a", idx(np.zeros(3, np.uint8)), "has 1 dimensions instead of 2"),
         ("a.gz", WHOLE, "cannot be read"),
-        ("a.gz", gzip.compress(WHOLE)[:-9], "cannot be read"),
-        ("a.gz", gzip.compress(WHOLE)[:12] + b"\xff" * 20, "cannot be read"),
+        ("a.gz", gzip.compress(WHOLE, mtime=0)[:-9], "cannot be read"),
+        ("a.gz", gzip.compress(WHOLE, mtime=0)[:12] + b"\xff" * 20, "cannot be read"),
     ],
 )
 def test_a_damaged_idx_file_is_refused(tmp_path, name, content, message):

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import threading
+from importlib import import_module
 
 import pytest
 import torch
@@ -15,9 +16,10 @@ import idiolect
 from idiolect.errors import InputError, RunFolderError, UnknownNameError
 from idiolect.method import methods
 from idiolect.run.api import make_plan
-from idiolect.run.compare import budget, compare, resolve_seeds, resume_comparison
+from idiolect.run.compare import budget, compare, resume_comparison, shared_engine
 from idiolect.run.compare_folder import slug
 from idiolect.run.config import configure
+from idiolect.run.lineup import resolve_seeds
 from idiolect.run.progress import Reporter
 
 SMALL = {"clients": 4, "rounds": 2, "partition": "dirichlet:0.5", "model": "linear"}
@@ -289,6 +291,24 @@ def test_the_baseline_can_be_chosen(finished):
         comparison["fedavg"].selected.mean - comparison["local"].selected.mean
     )
     assert yaml.safe_load((folder / "comparison.yaml").read_text())["baseline"] == "local"
+
+
+def test_auto_is_resolved_once_for_all_runs(copied):
+    held = {yaml.safe_load(path.read_text())["engine"] for path in copied.glob("*/*/config.yaml")}
+    assert held == {yaml.safe_load((copied / "comparison.yaml").read_text())["engine"]} == {"loop"}
+    compare("local, fedavg, fedprox(mu=0.5)", seeds=2, out=copied, engine="auto", **SMALL)
+    with pytest.raises(RunFolderError, match="engine: loop there, workers now"):
+        compare("local, fedavg, fedprox(mu=0.5)", seeds=2, out=copied, engine="workers", **SMALL)
+
+
+def test_runs_at_a_time_share_the_cores(monkeypatch):
+    plan = make_plan(configure(SMALL), {})
+    module = import_module("idiolect.run.compare")
+    monkeypatch.setattr(module, "resolve", lambda text, plan: ("workers(count=8)", {}))
+    monkeypatch.setattr(module, "cores", lambda: 8)
+    assert shared_engine("auto", plan, jobs=1) == "workers(count=8)"
+    assert shared_engine("auto", plan, jobs=4) == "workers(count=2)"
+    assert shared_engine("workers(count=8)", plan, jobs=4) == "workers(count=8)"
 
 
 def test_folder_names():

@@ -388,6 +388,42 @@ def test_a_start_that_the_inner_method_moves_is_the_start_of_the_update():
         assert torch.equal(leaf, uploads[0].slots["params"][name] - start)
 
 
+@dataclass(frozen=True)
+class Twice(Method):
+    """FedAvg in two phases that look the same."""
+
+    name = "twice"
+
+    def phases(self, ctx):
+        return (Phase(), Phase())
+
+
+def test_training_in_several_phases_has_one_start():
+    plan = tiny_plan(FedLAG(Twice()))
+    _, _, uploads = rounds_of(plan, 1, [0])
+    moved = tree.sub(uploads[0].slots["params"], plan.tasks[0].initial["params"])
+    assert equal(uploads[0].slots["fedlag.update"], moved)
+
+
+@dataclass(frozen=True)
+class Rounded(Method):
+    """FedAvg that sends rounded values."""
+
+    name = "rounded"
+
+    def end(self, ctx, client, work):
+        client, upload = super().end(ctx, client, work)
+        return client, replace(upload, slots={**upload.slots, "params": tree.map(torch.round, upload.slots["params"])})
+
+
+def test_the_update_is_sent_where_the_upload_is_not_the_trained_model():
+    plan = tiny_plan(FedLAG(Rounded()))
+    _, states, uploads = rounds_of(plan, 1, [0])
+    assert all(masked(uploads[0]).values())
+    trained, start = states[0]["fedlag.own"], plan.tasks[0].initial["params"]
+    assert all(torch.equal(leaf, trained[n] - start[n]) for n, leaf in uploads[0].slots["fedlag.update"].items())
+
+
 needs_flayer = pytest.mark.skipif("flayer" not in methods, reason="there is no FLAYER")
 
 

@@ -1,7 +1,7 @@
 """FLAYER: a head mixed by accuracy, a rate per layer, and an upload of what moved most."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -14,13 +14,14 @@ from idiolect.engines import Loop
 from idiolect.engines.client import batches, train, tuned_view
 from idiolect.errors import ComposeError, ModelError, OptionError
 from idiolect.method import Upload, methods
+from idiolect.methods.fedavg import FedAvg
 from idiolect.optim import SGD, Adam
 from idiolect.phase import Phase
 from idiolect.run.experiment import Experiment
 from idiolect.store import Store
 from idiolect.task import Scored
 from idiolect.testing import check_method, play, tiny_federation, tiny_plan, views
-from idiolect.wrappers.flayer import layer_numbers
+from idiolect.wrappers.flayer import FLAYER, layer_numbers
 
 LN2 = math.log(2)
 OFF = "head_mixing=false, layer_rates=false, masking=false"
@@ -529,9 +530,46 @@ def test_it_composes(method):
     check_method(method, ["messages", "pure", "through_bytes"])
 
 
-def test_it_rides_on_nothing_without_a_federated_model():
-    with pytest.raises(ComposeError, match="flayer cannot ride on local"):
-        methods.build("flayer(local)")
+@dataclass(frozen=True)
+class Halving(FedAvg):
+    """Moves at half the rate, and sends only the first row of each weight."""
+
+    def update(self, ctx, work, slot, grad, batch, lr):
+        half = {name: torch.tensor(0.5) for name in grad.tree}
+        return ctx.log(ctx.move(work, slot, grad, lr, half), grad, batch)
+
+    def end(self, ctx, client, work):
+        client, upload = super().end(ctx, client, work)
+        first = {n: torch.arange(len(leaf)) == 0 for n, leaf in work["params"].items() if n.endswith("weight")}
+        masks = {n: mask[:, None].expand_as(work["params"][n]) for n, mask in first.items()}
+        return client, replace(upload, masks={"params": masks})
+
+
+def test_the_inner_methods_own_masks_hold_too():
+    _, _, outcome = first_round(FLAYER(Halving()))
+    masks = outcome.upload.masks["params"]
+    assert masks["4.weight"].sum() == 5
+    assert masks["4.weight"][0].all()
+    assert 0 < masks["2.weight"].sum() <= 6
+    assert not masks["2.weight"][1:].any()
+    assert masks["4.bias"].all()
+
+
+def test_the_inner_methods_own_rates_hold_too():
+    task = two_layers()
+    _, moves = rated_step(FLAYER(Halving()), unit_gradients(task, {"0": 1.0, "1": 1.0}), task)
+    assert moves["1.weight"][0, 0].item() == pytest.approx((1 + LN2) / 2)
+
+
+def test_dittos_personal_model_does_not_count_in_the_accuracy():
+    (_, _, outcome), (_, _, plain) = first_round("flayer(ditto(lam=0, epochs=30))"), first_round("flayer")
+    assert torch.equal(outcome.state["flayer.accuracy"]["share"], plain.state["flayer.accuracy"]["share"])
+
+
+@pytest.mark.parametrize("method", ["flayer(local)", "flayer(flayer)", "flayer(fedlag(flayer))"])
+def test_what_it_cannot_ride_on_is_refused_with_the_reason(method):
+    with pytest.raises(ComposeError, match=r"flayer cannot ride on (local|flayer): "):
+        methods.build(method)
 
 
 def test_running_statistics_stay_on_the_clients_by_default():

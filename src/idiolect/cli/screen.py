@@ -37,9 +37,17 @@ def prepare() -> None:
 class Warn(logging.Handler):
     """Writes what the library logs above the progress bars."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.process = os.getpid()
+
     def emit(self, record: logging.LogRecord) -> None:
         """One line on standard error."""
-        ERR.print(Text(f"{record.levelname.lower()}: {record.getMessage()}", style="yellow"), soft_wrap=True)
+        text = f"{record.levelname.lower()}: {record.getMessage()}"
+        if os.getpid() == self.process:
+            ERR.print(Text(text, style="yellow"), soft_wrap=True)
+        else:  # in a forked process the console's lock may be held for ever
+            os.write(2, f"{text}\n".encode())
 
 
 def complain(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..engines import Plan
+from ..engines.workers import cores
 from ..errors import InputError, RunFolderError
 from ..method import methods as registry
 from ..registry import parse
@@ -26,7 +26,15 @@ from .settings import ConfigFile, Overrides, Quiet, gathered, with_settings
 DEMO_METHODS = ("local", "fedavg", "finetune(fedavg)", "fedprox", "ditto", "fedper")
 DEMO_MORE = ("fedlag", "lgmix", "flayer", "pfedgate", "fedfac")
 """These take part where they are registered."""
-DEMO_SETTINGS = {"data": "digits", "partition": "dirichlet:0.1", "clients": 20, "rounds": 30, "eval_every": 2}
+DEMO_SETTINGS = {
+    "data": "digits",
+    "partition": "dirichlet:0.1",
+    "clients": 20,
+    "rounds": 30,
+    "lr": 0.2,
+    "eval_every": 2,
+    "engine": "loop",
+}
 DEMO_SEEDS = 3
 INTERRUPTED = 130
 
@@ -224,7 +232,7 @@ def demo(
         seeds=DEMO_SEEDS,
         baseline="fedavg",
         out=out,
-        jobs=jobs or min(4, len(os.sched_getaffinity(0))),
+        jobs=jobs or min(4, cores()),
         **DEMO_SETTINGS,
     )
     screen.say("how a method works: idiolect methods ditto; your own comparison: idiolect compare --help", "dim")

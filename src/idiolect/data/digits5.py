@@ -151,7 +151,7 @@ class Digits5(ImageSource):
         wanted = self.domains or tuple(name for name in DOMAINS if self._readers(name))
         lacking = [name for name in wanted if not self._readers(name)]
         if lacking or not wanted:
-            raise DataError(f"digits5: {', '.join(lacking) or 'no domain'} not found. To use it, {self.where()}.")
+            raise DataError(f"digits5: {', '.join(lacking or DOMAINS)} not found. To use it, {self.where()}.")
         taken, labels = [], []
         for domain in wanted:
             layout, read = self._readers(domain)[0]
@@ -161,7 +161,8 @@ class Digits5(ImageSource):
                     check_sum(path, _SVHN[file])
             images, own = read(found)
             index = choose(f"digits5, {domain}", len(own), self.per_domain, self.seed)
-            taken.append(Stored(Joined([images], self.side).take(index)))
+            pixels = Joined([images], self.side).take(index)
+            taken.append(Stored(np.repeat(pixels, 3 // pixels.shape[1], axis=1)))
             labels.append(own[index])
         groups = np.repeat(np.array(wanted), [len(each) for each in labels])
         return self.image_pool(Joined(taken), np.concatenate(labels), 10, groups)

@@ -16,8 +16,8 @@ from .files import BROKEN, unreadable
 from .images import Packed
 
 
-def read_npz(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
-    """Some arrays of an .npz file.
+def read_npz(path: Path, keys: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Some arrays of an .npz file, and optional ones where they are there.
 
     >>> path = getfixture("tmp_path") / "a.npz"
     >>> np.savez(path, x=np.zeros(3))
@@ -25,11 +25,12 @@ def read_npz(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
     (3,)
     """
     try:
-        with np.load(path, allow_pickle=False) as held:
-            if not isinstance(held, np.lib.npyio.NpzFile):
-                raise DataError(f"{path} holds a single array, not an archive of arrays; write it with numpy.savez")
+        held = np.load(path, allow_pickle=False)
+        if isinstance(held, np.ndarray):
+            raise DataError(f"{path} holds a single array, not an archive of arrays; write it with numpy.savez")
+        with held:
             _need(path, keys, held)
-            return {key: held[key] for key in keys}
+            return {key: held[key] for key in keys} | {key: held[key] for key in optional if key in held}
     except (zipfile.BadZipFile, KeyError, *BROKEN) as error:
         raise unreadable(path, error) from error
 
@@ -37,7 +38,7 @@ def read_npz(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
 def read_mat(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
     """Some arrays of a MATLAB file (version 7.2 or older)."""
     try:
-        held: dict[str, Any] = loadmat(path, variable_names=list(keys))
+        held: dict[str, Any] = loadmat(path)
     except (MatReadError, NotImplementedError, TypeError, *BROKEN) as error:
         raise unreadable(path, error) from error
     _need(path, keys, held)

@@ -21,7 +21,8 @@ from .sources import ImageSource, Pool, sources
 @dataclass(frozen=True)
 class Retina(ImageSource):
     """Fundus images with masks, one client per site: own ones at PATH/site/images/name.png and
-    PATH/site/masks/name.png, or the vessels of DRIVE and CHASE_DB1 in a compact file. Mask pixels of at least `threshold` are class 1."""
+    PATH/site/masks/name.png, or the vessels of DRIVE and CHASE_DB1 in a compact file. Mask pixels of at least
+    `threshold` are class 1."""
 
     title: ClassVar[str] = "retinal segmentation: images and masks per site"
     licence: ClassVar[str] = "DRIVE and CHASE_DB1 have terms of their own"

@@ -123,10 +123,9 @@ class Npz(OwnFile):
     def load(self) -> Pool:
         """The pool, with the clients as groups where they are given."""
         path = self.file()
-        held = read_npz(path, ["x", "y"])
+        held = read_npz(path, ["x", "y"], ["client"])
         x, y = arrays.pair((held["x"], held["y"]), str(path))
-        with np.load(path, allow_pickle=False) as there:
-            groups = there.get("client")
+        groups = held.get("client")
         if groups is not None and len(groups) != len(y):
             raise DataError(f"{path}: {len(y)} samples but {len(groups)} clients; there must be one client per sample")
         index = choose("npz", len(y), self.samples, self.seed)

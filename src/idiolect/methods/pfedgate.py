@@ -10,14 +10,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .. import tree
 from ..analysis.blocks import Solver
 from ..context import Context, Grad, LossFn, ServerContext, buffers_of
-from ..errors import ModelError, OptionError
+from ..errors import OptionError
 from ..method import Method, Paper, Phase, Upload, register, running_stats
-from ..models.gate import Gate
+from ..models.gate import Gate, gate_input
 from ..options import option
 from ..task import Batch, Scored, Task
 from ..tree import Slots, Tree
@@ -55,6 +54,7 @@ class PFedGate(Method):
     warning. Optimisers move active coordinates only. `split=structured` drops output rows instead of blocks (exactly
     max(1, floor(s x rows)) stay per hidden layer) and does not compute them, so G learns from kept rows only. With
     `gate=batch` a prediction depends on the samples it is made with; evaluation takes them 128 at a time, in order.
+    Scales start at about 1/2, so that a layer's steps are about a quarter of FedAvg's: raise the rate, or `gate_bias`.
     The server sees the model's active coordinates and how many samples a client has; gates stay private.
     """
 
@@ -88,25 +88,27 @@ class PFedGate(Method):
     gate: str = option(
         "batch",
         choices=("batch", "client", "sample"),
-        help="predict by each batch's gates, the client's mean, a sample's",
+        help="predict with each batch's gates, with the client's mean gates, or with each sample's",
     )
     shared_path: bool = option(False, help="one path that both scales and scores")
     pre_norm: bool = option(True, help="switchable norm before the gate's linear maps")
     post_norm: bool = option(True, help="batch norm after them")
-    gate_bias: float = option(0.0, help="where the scales' sigmoids start: 0 for scales about 1/2, 4 for about 1")
+    gate_bias: float = option(
+        0.0, min=-20.0, max=20.0, help="where the scales' sigmoids start: 0 for scales about 1/2, 4 for about 1"
+    )
     gate_pool: int = option(1, min=1, help="average squares of so many positions before the gate, to make it small")
     gate_lr: float | None = option(None, above=0.0, help="the gate's rate; none is the run's")
     clip: float | None = option(10.0, above=0.0, help="largest gradient norm, of model and of gate; none is any")
     st_kept_only: bool = option(False, help="scores learn from kept blocks only")
     denominator: str = option(
-        "uploaders", choices=("uploaders", "all"), help="whose weights a coordinate's mean divides by"
+        "uploaders", choices=("uploaders", "all"), help="average a coordinate over those who sent it, or over all"
     )
     server_step: float = option(1.0, above=0.0, help="how far the server moves towards the mean")
     fixed: bool = option(False, help="no gate: all scales and scores are 1")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.budgets or not all(isinstance(each, int | float) for each in self.budgets):
+        if not self.budgets or not all(type(each) in (int, float) for each in self.budgets):
             raise OptionError(f"pfedgate: s={self.s!r} is not allowed; s must be a number in (0, 1] or a list of such")
         if self.min_share is not None and self.min_share > min(self.budgets):
             raise OptionError(
@@ -156,7 +158,7 @@ class PFedGate(Method):
     def modules(self, task: Task) -> dict[str, nn.Module]:
         if self.fixed:
             return {}
-        shape = gate_input(task, task.net.params, task.example[0][:1].to(_device(task))).shape[1:]
+        shape = gate_input(task.net.module, task.net.params, task.example[0][:1].to(_device(task))).shape[1:]
         count = self.cut(task, self.budgets[0]).count
         net = Gate(
             shape, count, self.shared_path, self.pre_norm, self.post_norm, pool=self.gate_pool, bias=self.gate_bias
@@ -187,7 +189,7 @@ class PFedGate(Method):
         if self.fixed:
             ones = torch.ones(split.count, device=x.device)
             return {"scale": ones, "score": ones}, {}
-        inputs: Any = (gate_input(ctx.task, slots["params"], x), weight)
+        inputs: Any = (gate_input(ctx.task.net.module, slots["params"], x), weight)
         out = ctx.nets["gate"].apply(slots[GATE], slots[buffers_of(GATE)], inputs, train)
         mean = torch.einsum("b,bpl->pl", weight.to(out.outputs.dtype) / weight.sum(), out.outputs)
         return {"scale": mean[0], "score": mean[-1]}, out.buffers
@@ -329,20 +331,6 @@ class PFedGate(Method):
         if self.server_step != 1:
             after["params"] = tree.mix(after["params"], server["params"], self.server_step)
         return {**server, **after}
-
-
-def gate_input(task: Task, params: Tree, x: Tensor) -> Tensor:
-    """What the gate looks at: the inputs, or of tokens the mean of the model's embeddings over positions."""
-    if x.is_floating_point():
-        return x
-    for name, module in task.net.module.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            table = params[f"{name}.weight" if name else "weight"].detach()
-            return F.embedding(x, table).reshape(len(x), -1, table.shape[1]).mean(1)
-    raise ModelError(
-        f"pfedgate's gate looks at the inputs, which here are whole numbers ({x.dtype}), but the model has no"
-        " nn.Embedding to look them up in; give inputs as floating-point numbers, or a model that embeds them"
-    )
 
 
 def _device(task: Task) -> torch.device:

@@ -4,6 +4,7 @@ gates are put on is the method's affair. Its norms weigh the samples, so padding
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -144,3 +145,22 @@ class Gate(nn.Module):
         if self.post is not None:
             raw = self.post(raw, weight)
         return raw.sigmoid().reshape(len(x), -1, self.gates)
+
+
+def gate_input(model: nn.Module, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """What a gate looks at: the inputs or, of tokens, the mean over positions of the gated model's embeddings.
+
+    >>> gate_input(nn.Embedding(3, 1), {"weight": torch.tensor([[0.0], [1.0], [4.0]])}, torch.tensor([[0, 1], [2, 2]]))
+    tensor([[0.5000],
+            [4.0000]])
+    """
+    if x.is_floating_point():
+        return x
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            table = params[f"{name}.weight" if name else "weight"].detach()
+            return F.embedding(x, table).reshape(len(x), -1, table.shape[1]).mean(1)
+    raise ModelError(
+        f"a gate looks at the inputs, which here are whole numbers ({x.dtype}), but the model has no nn.Embedding to"
+        " look them up in; give inputs as floating-point numbers, or a model that embeds them"
+    )

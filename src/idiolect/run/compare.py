@@ -11,20 +11,20 @@ from typing import Any
 
 import torch
 
-from ..engines import Plan
+from ..engines import AutoChoice, Plan, engines, resolve
 from ..engines.client import batches
+from ..engines.workers import cores
 from ..errors import IdiolectError, InputError, RunFolderError
 from ..method import Method, Phase
-from ..method import methods as registry
 from ..methods.fedavg import FedAvg
 from ..models import default_model
-from ..options import did_you_mean
-from ..registry import describe
-from ..registry import split as split_list
+from ..options import options_of
+from ..registry import describe, override
 from .api import OWN, carry_out, make_plan, resolve_data
 from .compare_folder import SPEC, Entry, Ground, check_folder, finished, next_round, read_spec, slug, spec
 from .config import Config, configure
 from .leaderboard import Comparison, rank
+from .lineup import resolve_baseline, resolve_methods, resolve_seeds
 from .parallel import Job, Workshop
 from .progress import Reporter
 from .tables import write_comparison, write_text
@@ -72,9 +72,10 @@ def compare(
             f"jobs={jobs} needs a folder (out=...) and data and models by name; use jobs=1 for own objects"
         )
     chosen = resolve_methods(methods)
+    config = with_known_engine(config, folder)
     if folder is not None:
         check_folder(folder, config, [describe(each) for each in chosen], asked)
-    grounds, unfit = survey(chosen, config, asked, own)
+    config, grounds, unfit = survey(chosen, config, asked, own, jobs)
     if unfit and methods != "all":
         raise next(iter(unfit.values()))
     left_out = dict(skipped or {}) | {name: str(error) for name, error in unfit.items()}
@@ -142,58 +143,13 @@ def marked(given: Mapping[str, Any]) -> Config:
     return replace(config, **{name: each for name, each in given.items() if each == OWN})
 
 
-def resolve_methods(given: str | Sequence[str | Method]) -> list[Method]:
-    """The methods that a list describes; `all` is the whole registry."""
-    if given == "all":
-        return [registry.build(name) for name in registry]
-    parts = split_list(given) if isinstance(given, str) else list(given)
-    if not parts:
-        raise InputError("no methods to compare; name some, as in 'local, fedavg, fedprox(mu=0.1)', or all")
-    chosen = [registry.build(part) for part in parts]
-    names = [describe(each) for each in chosen]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise InputError(f"{', '.join(sorted(twice))} is given twice; name each method once")
-    return chosen
-
-
-def resolve_seeds(given: int | str | Sequence[int], first: int) -> list[int]:
-    """Seeds from a number of them (from `first` on), or from a list.
-
-    >>> resolve_seeds(3, first=5), resolve_seeds("0, 5, 7", first=0)
-    ([5, 6, 7], [0, 5, 7])
-    """
-    try:
-        if isinstance(given, str):
-            numbers = [int(part) for part in given.split(",") if part.strip()]
-            given = numbers if "," in given else numbers[0]
-        seeds = list(range(first, first + given)) if isinstance(given, int) else [int(each) for each in given]
-    except (ValueError, TypeError, IndexError) as error:
-        raise InputError(f"seeds={given!r} must be how many, as in 3, or which, as in 0,5,7") from error
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds={given!r} must be at least one seed, all different and none below 0")
-    return seeds
-
-
-def resolve_baseline(given: str | Method | None, names: Sequence[str]) -> str:
-    """The baseline's expression: the given one, else FedAvg, else the first method."""
-    if not names:
-        raise InputError("none of the methods can run here, so there is nothing to compare")
-    if given is None:
-        return "fedavg" if "fedavg" in names else names[0]
-    name = describe(registry.build(given))
-    if name not in names:
-        raise InputError(
-            f"the baseline {name} is not among the methods.{did_you_mean(name, names)} Methods: {', '.join(names)}."
-        )
-    return name
-
-
 def survey(
-    chosen: Sequence[Method], config: Config, seeds: Sequence[int], own: Mapping[str, Any]
-) -> tuple[dict[int, Ground], dict[str, IdiolectError]]:
+    chosen: Sequence[Method], config: Config, seeds: Sequence[int], own: Mapping[str, Any], jobs: int
+) -> tuple[Config, dict[int, Ground], dict[str, IdiolectError]]:
     """Make every plan once, so that whatever is wrong is found before anything is written or run.
 
-    Returns what all methods share under each seed, and the error of each method that cannot run.
+    Returns the configuration with the engine that all runs use, what all methods share under each seed, and the
+    error of each method that cannot run.
     """
     grounds, unfit = {}, {}
     for seed in seeds:
@@ -214,7 +170,25 @@ def survey(
                 check_needs(method, make_plan(at, {**own, "data": data}, method))
             except IdiolectError as error:
                 unfit[describe(method)] = error
-    return grounds, unfit
+        if seed == seeds[0]:
+            config = replace(config, engine=shared_engine(config.engine, plan, jobs))
+    return config, grounds, unfit
+
+
+def with_known_engine(config: Config, folder: Path | None) -> Config:
+    """The configuration, with the engine that a comparison was started with where `auto` leaves it open."""
+    automatic = isinstance(engines.build(config.engine), AutoChoice)
+    if automatic and folder is not None and (folder / SPEC).is_file():
+        return replace(config, engine=str(read_spec(folder / SPEC).get("engine", config.engine)))
+    return config
+
+
+def shared_engine(text: str, plan: Plan, jobs: int) -> str:
+    """The engine for all runs: `auto` is resolved once, and the cores are shared by the runs that go on at a time."""
+    choice = engines.build(resolve(text, plan)[0])
+    if jobs > 1 and isinstance(engines.build(text), AutoChoice) and "count" in options_of(type(choice)):
+        choice = override(choice, "count", str(max(1, cores() // jobs)))
+    return describe(choice)
 
 
 def check_needs(method: Method, plan: Plan) -> None:

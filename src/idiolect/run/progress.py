@@ -168,6 +168,8 @@ class Live(Reporter):
             _Left(table_column=Column(no_wrap=True)),
             console=console,
             expand=True,
+            redirect_stdout=False,  # all that is printed meanwhile goes through the console anyway
+            redirect_stderr=False,
         )
         self.shown: dict[str, TaskID] = {}
         self.overall: TaskID | None = None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import analysis, tree
 from ..context import Context, Grad, ServerContext
-from ..errors import ModelError, OptionError
+from ..errors import ComposeError, ModelError, OptionError
 from ..method import Method, Paper, Upload, Wrapper, register, slot_of
 from ..methods.fedavg import FedAvg
 from ..optim import Optimizer
@@ -113,6 +113,11 @@ class FLAYER(Wrapper):
         super().__post_init__()
         if self.low > self.high:
             raise OptionError(f"flayer: low={self.low} and high={self.high} are not allowed; low must not exceed high")
+        inside = self.inner
+        while isinstance(inside, Wrapper):
+            if isinstance(inside, FLAYER):
+                raise ComposeError("flayer cannot ride on flayer: both would act on the same layers; use one")
+            inside = inside.inner
 
     @property
     def mixes(self) -> bool:

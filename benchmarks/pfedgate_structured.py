@@ -1,0 +1,134 @@
+"""What pFedGate's structured split saves: a local training step, a prediction and their memory on LeNet-5w, against
+FedAvg's dense ones.
+
+    python benchmarks/pfedgate_structured.py [--pairs 15] [--batch 128] [--channels-last]
+
+One thread; each variant is timed in turn with FedAvg, pair by pair, in CPU time, which other processes disturb least.
+The table gives the median of the pairs' ratios and an interval that holds it with about 95 % confidence. Memory is what
+a step holds at its peak (slots that exist before it included), in tensors. pFedGate's own numbers (table 2, GPU, batch
+128) are 1.05, 0.83 and 0.72 of FedAvg's time and 1.03, 0.82 and 0.66 of its memory for s = 1, 0.5 and 0.3.
+"""
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from idiolect import Batch, Task, tree
+from idiolect.context import Context
+from idiolect.engines.client import fresh_optimizer
+from idiolect.method import methods
+from idiolect.models import LeNet5w
+from idiolect.optim import SGD
+from idiolect.task import Net
+
+VARIANTS = [f"pfedgate(s={s}, split=structured{pool})" for pool in ("", ", gate_pool=4") for s in ("1.0", "0.5", "0.3")]
+
+
+@dataclass
+class Client:
+    """One client of a method at the start of a round, with one batch."""
+
+    ctx: Context
+    work: dict
+    view: dict
+    batch: Batch
+
+    def step(self):
+        self.ctx.method.step(self.ctx, self.work, self.batch)
+
+    def predict(self):
+        with torch.no_grad():
+            self.ctx.method.predict(self.ctx, self.view, self.batch.x)
+
+    def held(self):
+        """The bytes of the slots that exist before a step."""
+        return sum(leaf.numel() * leaf.element_size() for each in self.work.values() for leaf in each.values())
+
+
+def client(expression: str, batch: Batch, channels_last: bool) -> Client:
+    torch.manual_seed(0)
+    method = methods.build(expression)
+    task = Task(LeNet5w().build((3, 32, 32), 10), (batch.x[:2], batch.y[:2]), classes=10)
+    if channels_last:
+        task.net.prefer_channels_last()
+    method.check(task)
+    nets = {name: Net(module) for name, module in method.modules(task).items()}
+    ctx = Context(method, task, nets, SGD(), lr=0.01, round=0, rounds=1, seed=0, variant=method.variant(0))
+    own = method.client_init(ctx)
+    work = method.begin(ctx, own, task.initial)
+    ctx.phase = method.phases(ctx)[0]
+    work = {
+        **fresh_optimizer(ctx, ctx.phase, work),
+        **work,
+        "log": {"loss": torch.zeros(()), "samples": torch.zeros(())},
+    }
+    return Client(ctx, work, method.view(ctx, own, task.initial), batch)
+
+
+def seconds(action) -> float:
+    started = time.process_time()
+    action()
+    return time.process_time() - started
+
+
+def ratio(one, other, pairs: int) -> tuple[float, float, float]:
+    """The median of one's time in units of the other's, and an order-statistics interval for it."""
+    for _ in range(2):
+        one(), other()
+    found = []
+    for pair in range(pairs):
+        order = (one, other) if pair % 2 else (other, one)
+        times = {action: seconds(action) for action in order}
+        found.append(times[one] / times[other])
+    found.sort()
+    cut = max(0, int((pairs - 1.96 * pairs**0.5) / 2))
+    return statistics.median(found), found[cut], found[-1 - cut]
+
+
+def peak(action) -> int:
+    """The most bytes of tensors that an action holds at once."""
+    action()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        action()
+    now = most = 0
+    events = [each for each in watched.profiler.kineto_results.events() if each.name() == "[memory]"]
+    for each in sorted(events, key=lambda each: each.start_ns()):
+        now += each.nbytes()
+        most = max(most, now)
+    return most
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=15, help="timed pairs per variant, at least 9")
+    parser.add_argument("--batch", type=int, default=128, help="samples per batch")
+    parser.add_argument("--channels-last", action="store_true", help="images with channels last in memory")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    size = chosen.batch
+    batch = Batch(torch.randn(size, 3, 32, 32), torch.randint(0, 10, (size,)), torch.ones(size))
+    dense = client("fedavg", batch, chosen.channels_last)
+    base = dense.held() + peak(dense.step)
+    step, guess = (statistics.median(seconds(action) for _ in range(9)) for action in (dense.step, dense.predict))
+    print(f"LeNet-5w, batch {size}, one thread, {max(9, chosen.pairs)} pairs, torch {torch.__version__}")
+    print(f"FedAvg: step {1000 * step:.1f} ms, prediction {1000 * guess:.1f} ms, memory {base / 2**20:.1f} MB\n")
+    print(f"{'of FedAvg':44} {'step':>20} {'prediction':>20} {'memory':>7} {'active':>7} {'gate':>9}")
+    for expression in VARIANTS:
+        each = client(expression, batch, chosen.channels_last)
+        times = [
+            ratio(getattr(each, action), getattr(dense, action), max(9, chosen.pairs)) for action in ("step", "predict")
+        ]
+        texts = [f"{middle:.2f} ({low:.2f}-{high:.2f})" for middle, low, high in times]
+        after = each.ctx.method.step(each.ctx, each.work, batch)
+        active, gate = float(after["pfedgate.tally"]["density"]), tree.size(each.work["pfedgate.gate"])
+        memory = (each.held() + peak(each.step)) / base
+        print(f"{expression:44} {texts[0]:>20} {texts[1]:>20} {memory:7.2f} {active:7.3f} {gate:9,d}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
