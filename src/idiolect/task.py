@@ -70,6 +70,8 @@ class Net:
         self._tapped: Tensor | None = None
         self._frozen: frozenset[str] | None = None
         self._places = self._find_places()
+        self._modules = dict(self.module.named_modules())
+        self._own_modes = any(type(each).train is not nn.Module.train for each in self._modules.values())
         self._channels_last = False
         self.precision: torch.dtype | None = None
 
@@ -128,11 +130,14 @@ class Net:
         wanted = frozen if train else None
         if self.module.training == train and wanted == self._frozen:
             return
-        self.module.train(train)
-        if train and frozen:
-            for name, each in self.module.named_modules():
-                if name in frozen:
-                    each.eval()
+        if self._own_modes:
+            self.module.train(train)
+        else:
+            for each in self._modules.values():
+                each.training = train
+        if train:
+            for name in frozen:
+                self._modules[name].training = False
         self._frozen = wanted
 
     def to(self, device: torch.device | str) -> None:

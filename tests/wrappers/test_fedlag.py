@@ -348,7 +348,7 @@ def test_the_server_scores_personal_layers_by_the_updates_that_clients_say():
 
 def test_the_last_gradient_is_that_of_the_models_last_step():
     ids = [3]  # three samples: one step per epoch
-    for inner in ("fedavg", "ditto"):
+    for inner in ("fedavg", "ditto(epochs=2)"):
         plan = tiny_plan(f"fedlag({inner}, signal=last_grad)", local_epochs=1)
         _, _, uploads = rounds_of(plan, 1, ids)
         moved = tree.sub(uploads[3].slots["params"], plan.tasks[0].initial["params"])

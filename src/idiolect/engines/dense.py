@@ -34,7 +34,8 @@ def dense_layers(task: Task) -> list[Layer]:
         return []
     for name, each in module.named_children():
         if isinstance(each, nn.Linear):
-            layers.append(Layer(f"{name}.weight", f"{name}.bias" if each.bias is not None else None, False))
+            bias = f"{name}.bias"
+            layers.append(Layer(f"{name}.weight", bias if bias in task.net.params else None, False))
         elif isinstance(each, nn.ReLU) and layers and not layers[-1].relu:
             layers[-1] = Layer(layers[-1].weight, layers[-1].bias, True)
         elif not (isinstance(each, nn.Flatten) and each.start_dim == 1 and not layers):
