@@ -11,7 +11,8 @@ class Phase:
 
     Attributes:
         name: what the method calls it.
-        slots: the slots it trains; their optimiser state is made fresh unless the method kept it.
+        slots: the slots it trains; their optimiser state is made fresh each round unless the method kept it. A phase
+            that trains none only looks at data, and does not count as local steps.
         part: names of the model's parameters that it trains; None is all of them.
         epochs: passes over the data; None is the run's local epochs.
         steps: instead of epochs, exactly so many steps (the data are passed over as often as needed).

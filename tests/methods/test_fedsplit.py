@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import idiolect
+from idiolect import tree
 from idiolect.data import Federation
 from idiolect.engines import Plan
-from idiolect.engines.client import tuned_view
+from idiolect.engines.client import batches, tuned_view
 from idiolect.errors import InputError, ModelError, OptionError
 from idiolect.method import Upload, methods
 from idiolect.methods.fedsplit import FedSplit
@@ -302,6 +303,28 @@ def test_an_unseen_client_trains_its_personal_rows_and_nothing_else(name: str) -
                 assert not same[~shared].any(), leaf
             elif leaf != "1.num_batches_tracked":
                 assert same.all(), leaf
+
+
+def first_step(**changes: Any) -> tuple[Slots, Slots]:
+    """An unseen client's view with units 0 and 4 of the first layer shared, before and after one step on its own."""
+    plan = tiny_plan("fedsplit(layers=1, shared=[0, 4])", unseen=1, lr=0.5, **changes)
+    method, index = plan.method, max(plan.data.unseen)
+    server, ctx = method.server_init(plan.server(0)), plan.context(index, 0)
+    view = method.view(ctx, method.client_init(ctx), method.welcome(plan.server(0), server, index))
+    (ctx.phase,) = method.onboard(ctx)
+    return view, method.tune(ctx, view, next(batches(plan, ctx, 0)))
+
+
+def test_what_is_frozen_does_not_count_in_the_clipped_norm() -> None:
+    """The gradient of the personal rows alone is clipped to 0.001, so they move by 0.5 * 0.001."""
+    before, after = first_step(optimizer=SGD(clip=0.001))
+    assert float(tree.norm(tree.sub(after["params"], before["params"]))) == pytest.approx(0.0005, rel=1e-2)
+
+
+def test_an_unseen_client_trains_all_of_what_the_run_keeps_local() -> None:
+    before, after = first_step(norm=True, norm_affine="local")
+    assert not before["params"]["1.bias"].eq(after["params"]["1.bias"]).any()
+    assert before["params"]["0.weight"].eq(after["params"]["0.weight"]).all(1).tolist() == SHARED
 
 
 @pytest.mark.parametrize("text", ["fedsplit(layers=head, shared=[1])", "fedsplit(layers=[1, 2], bias=all_local)"])

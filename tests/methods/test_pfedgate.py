@@ -58,10 +58,11 @@ def one_layer(inputs, outputs=1, bias=False):
 # -- the neutral case ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("split", ["blocks", "structured"])
-def test_with_gates_of_one_and_the_whole_model_it_is_fedavg(split):
+def test_with_gates_of_one_and_the_whole_model_it_is_fedavg(split, norm):
     momentum = SGD(momentum=0.9, weight_decay=0.01)
-    changes = {"norm": True, "optimizer": momentum, "rounds": 2, "local_epochs": 1}
+    changes = {"norm": norm, "optimizer": momentum, "rounds": 2, "local_epochs": 1}
     gated = play(tiny_plan(f"pfedgate(s=1, fixed=true, clip=null, split={split})", **changes))
     plain = play(tiny_plan("fedavg", **changes))
     for slot in ("params", "buffers"):
@@ -604,16 +605,18 @@ def test_an_unseen_client_trains_its_gate_only():
 
 
 def test_fine_tuning_trains_the_model_under_a_frozen_gate():
-    plan = tiny_plan("finetune(pfedgate)")
-    ctx = plan.context(0, 0)
-    method = plan.method
-    view = method.view(
-        ctx, method.client_init(ctx), method.welcome(plan.server(0), method.server_init(plan.server(0)), 0)
-    )
+    """One step on all 14 samples: the gate is in evaluation mode, as in prediction, and stays as it is."""
+    plan = tiny_plan("finetune(pfedgate(s=1))", batch_size=14, lr=0.1)
+    ctx, inner = plan.context(0, 0), plan.method.inner
+    view = plan.method.view(ctx, plan.method.client_init(ctx), sent(plan).of(0))
     tuned = tuned_view(plan, ctx, view, unseen=False)
     for slot in (GATE, f"{GATE}.buffers"):
         assert all(torch.equal(leaf, view[slot][n]) for n, leaf in tuned[slot].items())
-    assert any(not torch.equal(leaf, view["params"][n]) for n, leaf in tuned["params"].items())
+    params = {name: leaf.clone().requires_grad_() for name, leaf in view["params"].items()}
+    x, y = plan.split(0, "train")
+    ctx.task.score(inner.predict(ctx, {**view, "params": params}, x), Batch(x, y, torch.ones(14))).backward()
+    for name, leaf in params.items():
+        assert torch.allclose(tuned["params"][name], leaf - 0.1 * leaf.grad, atol=1e-6)
 
 
 def test_a_batch_of_one_is_not_trained_on_but_is_predicted():

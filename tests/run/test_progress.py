@@ -34,11 +34,11 @@ def test_time_left_follows_the_newest_rounds():
 
 def test_facts_leave_out_what_is_unknown():
     meter = Meter(rounds=10)
-    assert meter.facts == ""
+    assert meter.facts() == ""
     meter.add(round_(0, score=math.nan, loss=math.nan))
-    assert meter.facts == "4 clients  60 steps/s"
+    assert meter.facts() == "4 clients  60 steps/s"
     meter.add(round_(1))
-    assert meter.facts == "4 clients  60 steps/s  loss 0.250  val 0.800"
+    assert meter.facts() == "4 clients  60 steps/s  loss 0.250  val 0.800"
 
 
 @pytest.mark.parametrize("rounds", [1, 7, 20, 50, 1000])
@@ -97,11 +97,11 @@ def test_bars_of_a_comparison_come_and_go():
         told.start("a", 10)
         told.start("b", 10, done=4)
         told.step("a", round_(0))
-        assert [task.description for task in told.bars.tasks] == ["all", "a", "b"]
+        assert [task.description for task in told.bars.tasks] == ["all runs", "a", "b"]
         assert told.bars.tasks[2].completed == 4
         told.end("a", summary())
-        assert [task.description for task in told.bars.tasks] == ["all", "b"]
-        assert told.bars.tasks[0].fields["count"] == "1/2 runs"
+        assert [task.description for task in told.bars.tasks] == ["all runs", "b"]
+        assert told.bars.tasks[0].fields["count"] == "1/2"
 
 
 def test_the_console_decides():

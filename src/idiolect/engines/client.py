@@ -64,7 +64,7 @@ def train(plan: Plan, index: int, round: int, state: Slots | None, download: Slo
 
 
 def run_phases(plan: Plan, ctx: Context, phases: Sequence[Phase], work: Slots, tune: bool = False) -> tuple[Slots, int]:
-    """Run phases on working slots (or, to tune, on a copy of a view); how many steps that took."""
+    """Run phases on working slots (or, to tune, on a copy of a view); how many steps of training that took."""
     method, total = plan.method, 0
     for number, phase in enumerate(phases):
         ctx.phase, ctx.epoch, ctx.step = phase, 0, 0
@@ -73,7 +73,7 @@ def run_phases(plan: Plan, ctx: Context, phases: Sequence[Phase], work: Slots, t
         work = {**fresh_optimizer(ctx, phase, work), **work}
         for batch in batches(plan, ctx, number):
             work = method.tune(ctx, work, batch) if tune else method.step(ctx, work, batch)
-            total += 1
+            total += bool(phase.slots)
     return work, total
 
 

@@ -66,7 +66,9 @@ def train_stack(
 ) -> Iterator[tuple[int, Outcome]]:
     """Run the clients' parts of a round, `chunk` of them at once where their shapes allow it."""
     for members in grouped(plan, round, states, download):
-        idle = [each for each in members if not any(p.steps for p in schedule(plan, each).values())]
+        idle = [
+            each for each in members if not any(p.steps for phase, p in schedule(plan, each).items() if phase.slots)
+        ]
         yield from ((each.index, Outcome(each.state, None)) for each in idle)
         busy = sorted((each for each in members if each not in idle), key=lambda each: (-each.samples, each.index))
         for at in range(0, len(busy), chunk):
@@ -142,9 +144,9 @@ class Stack:
                 if self.fast is not None and phase.draws == 1:
                     moved = self.fast(self.ctx, sliced(work, rows), Batch(*batch[0]))
                 else:
-                    moved = self.traced(self._step, len(rows))(sliced(work, rows), batch, noise)
+                    moved = self.traced(self._step, rows)(sliced(work, rows), batch, noise)
                 work = merged(work, moved, rows)
-                for row in rows:
+                for row in rows if phase.slots else ():
                     steps[row] += 1
         after, slots, masks = self.traced(self._end)(self.state, work)
         loss = work["log"]["loss"] / work["log"]["samples"]
@@ -169,14 +171,14 @@ class Stack:
         after, upload = self.plan.method.end(ctx, state, work)
         return after, upload.slots, upload.masks
 
-    def traced(self, function: Callable[..., Any], rows: int | None = None) -> Callable[..., Any]:
-        """`function(ctx, ...)` of one client, for (the first `rows` of) all clients at once."""
-        count = len(self.members) if rows is None else rows
+    def traced(self, function: Callable[..., Any], rows: list[int] | None = None) -> Callable[..., Any]:
+        """`function(ctx, ...)` of one client, for all clients (or some rows of them) at once."""
+        samples, counts = (each if rows is None else _rows(each, rows) for each in (self.samples, self.counts))
 
         def one(samples: Tensor, counts: Tensor, *args: Any) -> Any:
             return function(replace(self.ctx, samples=samples, counts=counts), *args)
 
-        return lambda *args: torch.func.vmap(one)(self.samples[:count], self.counts[:count], *args)
+        return lambda *args: torch.func.vmap(one)(samples, counts, *args)
 
 
 class Feeder:
@@ -186,8 +188,8 @@ class Feeder:
         self.stack, self.plan, self.phase, self.ctx = stack, stack.plan, phase, stack.ctx
         self.passes = [schedule(stack.plan, member)[phase] for member in stack.members]
 
-    def batches(self) -> Iterator[tuple[range, list[Any], Tree]]:
-        """Per step: the clients that have a batch (always the first ones), the batches, the noise."""
+    def batches(self) -> Iterator[tuple[list[int], list[Any], Tree]]:
+        """Per step: the clients that have a batch, the batches, the noise."""
         if self.phase.steps is not None:
             yield from self._counted()
             return
@@ -197,9 +199,9 @@ class Feeder:
             noise = self._noise(epoch)
             for step in range(max(p.per_epoch for p in self.passes)):
                 self.ctx.epoch, self.ctx.step = epoch, step
-                rows = range(sum(p.per_epoch > step for p in self.passes))
+                rows = [row for row, p in enumerate(self.passes) if p.per_epoch > step]
                 cut = slice(step * self.passes[0].size, (step + 1) * self.passes[0].size)
-                yield rows, [tuple(part[: len(rows), cut] for part in each) for each in drawn], noise(rows, cut)
+                yield rows, [tuple(_rows(part, rows)[:, cut] for part in each) for each in drawn], noise(rows, cut)
 
     def _gather(self, draw: int, epoch: int) -> tuple[Tensor, Tensor, Tensor]:
         """All clients' data in the order of one pass: inputs, targets, weights."""
@@ -210,20 +212,18 @@ class Feeder:
             x, y = self.plan.split(member.index, self.phase.data)
             member.ctx.phase = self.phase
             chosen = order(self.plan, member.ctx, len(x), each.samples, draw, epoch)
-            # Repeating a real sample keeps the padding harmless for any model; its weight is zero.
-            chosen = torch.cat([chosen, chosen[:1].expand(longest - len(chosen))]) if len(chosen) < longest else chosen
-            xs.append(x[chosen])
-            ys.append(y[chosen])
+            xs.append(_filled(x[chosen], longest))
+            ys.append(_filled(y[chosen], longest))
             weight[row, : each.samples] = 1.0
         return torch.stack(xs), torch.stack(ys), weight
 
-    def _noise(self, epoch: int) -> Callable[[range, slice], Tree]:
+    def _noise(self, epoch: int) -> Callable[[list[int], slice], Tree]:
         generators = [
             generator(self.plan.seed, f"noise {self.phase.name}", self.ctx.round, m.index, epoch)
             for m in self.stack.members
         ]
 
-        def draw(rows: range, cut: slice) -> Tree:
+        def draw(rows: list[int], cut: slice) -> Tree:
             noise: Tree = {}
             for name, shape in self.phase.noise:
                 full = [cut.stop - cut.start if n == -1 else n for n in shape]
@@ -240,15 +240,16 @@ class Feeder:
 
         return draw
 
-    def _counted(self) -> Iterator[tuple[range, list[Any], Tree]]:
+    def _counted(self) -> Iterator[tuple[list[int], list[Any], Tree]]:
         """Phases of a fixed number of steps: clients pass over their data at their own pace."""
         streams = []
         for member in self.stack.members:
             member.ctx.phase = self.phase
             streams.append(batches(self.plan, member.ctx, 0))
         for step in range(self.phase.steps or 0):
-            drawn = [each for each in (next(stream, None) for stream in streams) if each is not None]
-            rows = range(len(drawn))
+            found = [next(stream, None) for stream in streams]
+            rows = [row for row, each in enumerate(found) if each is not None]
+            drawn = [each for each in found if each is not None]
             self.ctx.epoch, self.ctx.step = 0, step
             noise = stacked([{"": dict(self.stack.members[row].ctx.noise)} for row in rows])[""]
             parts = [each if self.phase.draws > 1 else (each,) for each in drawn]
@@ -258,15 +259,17 @@ class Feeder:
 
 
 def _padded(batch: Batch, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    missing = size - len(batch.x)
+    weight = torch.cat([batch.weight, batch.weight.new_zeros(size - len(batch.weight))])
+    return _filled(batch.x, size), _filled(batch.y, size), weight
+
+
+def _filled(leaf: Tensor, size: int) -> Tensor:
+    """Rows up to `size`; what is added repeats a real row, which is harmless for any model, and has weight zero."""
+    missing = size - len(leaf)
     if missing == 0:
-        return batch.x, batch.y, batch.weight
-    repeat = torch.zeros(missing, dtype=torch.long, device=batch.x.device)
-    return (
-        torch.cat([batch.x, batch.x[repeat]]),
-        torch.cat([batch.y, batch.y[repeat]]),
-        torch.cat([batch.weight, torch.zeros(missing, device=batch.x.device)]),
-    )
+        return leaf
+    added = leaf[:1].expand(missing, *leaf.shape[1:]) if len(leaf) else leaf.new_zeros(missing, *leaf.shape[1:])
+    return torch.cat([leaf, added])
 
 
 def stacked(all_slots: Sequence[Slots]) -> Slots:
@@ -274,18 +277,22 @@ def stacked(all_slots: Sequence[Slots]) -> Slots:
     return {slot: tree.stack([slots[slot] for slots in all_slots]) for slot in all_slots[0]}
 
 
-def sliced(slots: Slots, rows: range) -> Slots:
-    """The first rows of stacked slots."""
-    return {slot: {n: leaf[: len(rows)] for n, leaf in leaves.items()} for slot, leaves in slots.items()}
+def sliced(slots: Slots, rows: list[int]) -> Slots:
+    """Some rows of stacked slots."""
+    return {slot: tree.map(lambda leaf: _rows(leaf, rows), leaves) for slot, leaves in slots.items()}
 
 
-def merged(before: Slots, after: Slots, rows: range) -> Slots:
-    """Stacked slots of which the first rows have changed."""
+def _rows(leaf: Tensor, rows: list[int]) -> Tensor:
+    return leaf if len(rows) == len(leaf) else leaf[rows]
 
-    def put(old: Tensor, new: Tensor) -> Tensor:
-        return new if len(new) == len(old) else torch.cat([new, old[len(rows) :]])
 
-    return {slot: {n: put(before[slot][n], leaf) for n, leaf in leaves.items()} for slot, leaves in after.items()}
+def merged(before: Slots, after: Slots, rows: list[int]) -> Slots:
+    """Stacked slots of which some rows have changed."""
+
+    def put(new: Tensor, old: Tensor) -> Tensor:
+        return new if len(new) == len(old) else old.index_copy(0, torch.tensor(rows, device=old.device), new)
+
+    return {slot: tree.map(put, leaves, before[slot]) for slot, leaves in after.items()}
 
 
 def taken(slots: Slots, row: int) -> Slots:

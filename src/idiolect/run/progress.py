@@ -19,8 +19,8 @@ from .tables import verdict
 
 LINES = 20
 WINDOW = 20
-FACTS = 68
-"""The columns that a line needs beside the label, with a short bar."""
+FACTS, CLIENTS = 68, 12
+"""The columns that a line needs beside the label, with a short bar; and how many of them the number of clients."""
 
 
 class Meter:
@@ -28,7 +28,7 @@ class Meter:
 
     >>> meter = Meter(rounds=10)
     >>> meter.add(Round(0, 10, clients=5, loss=0.5, score=0.75, seconds=2.0, steps=40))
-    >>> meter.facts, meter.left
+    >>> meter.facts(), meter.left
     ('5 clients  20 steps/s  loss 0.500  val 0.750', 18.0)
     """
 
@@ -48,14 +48,14 @@ class Meter:
             return math.nan
         return (self.rounds - self.done) * sum(each.seconds for each in self._newest) / len(self._newest)
 
-    @property
-    def facts(self) -> str:
-        """The newest round in words; what is not known is left out."""
+    def facts(self, clients: bool = True) -> str:
+        """The newest round in words; what is not known is left out, and so is the number of clients if asked."""
         if not self._newest:
             return ""
         newest = self._newest[-1]
         pace = sum(each.steps for each in self._newest) / max(1e-9, sum(each.seconds for each in self._newest))
-        parts = [f"{newest.clients} client{'s' * (newest.clients != 1)}", f"{pace:,.0f} steps/s"]
+        parts = [f"{newest.clients} client{'s' * (newest.clients != 1)}"] if clients else []
+        parts.append(f"{pace:,.0f} steps/s")
         if not math.isnan(newest.loss):
             parts.append(f"loss {newest.loss:.3f}")
         if not math.isnan(newest.score):
@@ -139,7 +139,7 @@ class Plain(Reporter):
         done, rounds = round.round + 1, round.rounds
         if self.runs == 1 and done > 0 and (done == rounds or done % math.ceil(rounds / LINES) == 0):
             meter = self.meters[label]
-            self.say(f"round {done}/{rounds}  {meter.facts}  {clock(meter.left)} left")
+            self.say(f"round {done}/{rounds}  {meter.facts()}  {clock(meter.left)} left")
 
     def end(self, label: str, summary: Mapping[str, Any]) -> None:
         """Say how a run of a comparison ended."""
@@ -186,12 +186,13 @@ class Live(Reporter):
         """Show a bar for all runs."""
         super().begin(runs, rounds)
         if runs > 1:
-            self.overall = self.bars.add_task("all", total=rounds, count=f"0/{runs} runs", facts="", left=math.nan)
+            self.overall = self.bars.add_task("all runs", total=rounds, count=f"0/{runs}", facts="", left=math.nan)
 
     def start(self, label: str, rounds: int, done: int = 0) -> None:
         """Show a bar for this run."""
         super().start(label, rounds, done)
-        done, name = max(0, done), shortened(label, self.bars.console.width - FACTS)
+        done, room = max(0, done), self.bars.console.width - FACTS + CLIENTS * (not self.says_clients)
+        name = shortened(label, room)
         self.shown[label] = self.bars.add_task(
             name, total=rounds, completed=done, count=f"{done}/{rounds}", facts="", left=math.nan
         )
@@ -202,8 +203,9 @@ class Live(Reporter):
         super().step(label, round)
         meter = self.meters[label]
         done = max(0, meter.done)
+        facts = meter.facts(self.says_clients)
         self.bars.update(
-            self.shown[label], completed=done, count=f"{done}/{meter.rounds}", facts=meter.facts, left=meter.left
+            self.shown[label], completed=done, count=f"{done}/{meter.rounds}", facts=facts, left=meter.left
         )
         self._update_overall()
 
@@ -214,9 +216,14 @@ class Live(Reporter):
             self.bars.remove_task(self.shown.pop(label))
         self._update_overall()
 
+    @property
+    def says_clients(self) -> bool:
+        """On a narrow terminal the runs of a comparison leave out the number of clients, which they share."""
+        return self.runs == 1 or self.bars.console.width >= 100
+
     def _update_overall(self) -> None:
         if self.overall is not None:
-            count = f"{self.runs_done}/{self.runs} runs"
+            count = f"{self.runs_done}/{self.runs}"
             self.bars.update(self.overall, total=self.rounds, completed=self.rounds_done, count=count, left=self.left)
 
 

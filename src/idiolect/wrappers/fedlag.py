@@ -136,8 +136,9 @@ class FedLAG(Wrapper):
                     found[last] = LayerUnit(found[last].params, found[last].along + params + rest)
                 continue
             last = ""
+            parts = [(name,) for name in params] if self.granularity == "tensor" else [params] if params else []
             # With single tensors, buffers and normalisation go with the first tensor of their module.
-            for part in ((name,) for name in params) if self.granularity == "tensor" else (params,) if params else ():
+            for part in parts:
                 key = {"module": unit.name, "tensor": part[0], "block": unit.name.partition(".")[0]}[self.granularity]
                 before = found.get(key, LayerUnit((), ()))
                 found[key] = LayerUnit(before.params + part, before.along + part + rest)

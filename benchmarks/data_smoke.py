@@ -1,0 +1,136 @@
+"""One small run per data set: does it load, train and beat chance, with FedAvg and with one of the papers' methods?
+
+    IDIOLECT_DATA=... python benchmarks/data_smoke.py [--rounds-share 1.0] [--only heart,har]
+
+Prints one table in Markdown: set, clients, model, parameters, samples, score, chance, seconds, MB. Sets whose files are
+not there are listed at the end. `--rounds-share 0.2` does a fifth of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+
+import idiolect
+from idiolect.data import Federation, load, sources
+from idiolect.models import build
+
+
+@dataclass(frozen=True)
+class Case:
+    """A set, how it is dealt, and what is trained on it."""
+
+    data: str
+    model: str
+    method: str
+    rounds: int
+    lr: float = 0.05
+    clients: int | None = None
+    partition: str | None = None
+    batch_size: int = 32
+    loss: str | None = None
+    optimizer: str = "sgd"
+
+
+CASES = (
+    Case("mnist(samples=2000)", "cnn4", "fedlag(fedavg)", 10, clients=10, partition="dirichlet:0.1"),
+    Case("mnist-writers(writers=20)", "leaf-cnn", "pfedgate", 10),
+    Case("emnist-letters(samples=4000)", "cnn4", "fedlag(fedavg)", 12, clients=10, partition="dirichlet:0.1"),
+    Case("cifar10(samples=2000)", "cnn4", "flayer(fedavg)", 15, clients=10, partition="dirichlet:0.1"),
+    Case("tiny-imagenet-100(samples=3000)", "cnn4", "flayer(fedavg)", 15, clients=10, partition="pathological:10"),
+    Case("digits5(per_domain=300)", "digitmodel", "lgmix", 8, lr=0.02),
+    Case("office-caltech10(samples=400, side=32)", "resnet9", "lgmix", 8, lr=0.02),
+    Case("office-caltech10(features=surf)", "mlp", "lgmix", 20, lr=0.5),
+    Case("retina(side=64)", "unet(width=8)", "lgmix", 15, lr=0.005, batch_size=8, loss="dice", optimizer="adam"),
+    Case("har", "mlp", "fedfac", 15, lr=0.02),
+    Case("heart", "mlp(hidden=[32])", "fedlag(fedavg, k=1)", 20),
+    Case(
+        "ag-news(samples=4000, length=64)",
+        "fasttext",
+        "flayer(fedavg)",
+        25,
+        lr=2.0,
+        clients=20,
+        partition="dirichlet:0.1",
+    ),
+    Case(
+        "shakespeare(roles=50, stride=20, per_role=100)",
+        "lstm(width=64)",
+        "fedfac",
+        15,
+        lr=0.01,
+        optimizer="adam",
+    ),
+)
+
+
+def chance(federation: Federation, metric: str) -> float:
+    """The score of the best constant guess: the commonest class of all; all foreground for Dice."""
+    labels = torch.cat([client.y[client.indices].flatten() for client in federation.clients])
+    counts = torch.bincount(labels, minlength=federation.classes or 1)
+    share = float(counts.max() / counts.sum())
+    if metric != "dice":
+        return share
+    found = float(counts[1] / counts.sum())
+    return 2 * found / (found + 1)
+
+
+def rows(case: Case, share: float) -> list[str]:
+    """The lines of the table for one set: FedAvg, and the method that fits it."""
+    federation = load(case.data, partition=case.partition, clients=case.clients)
+    size = sum(each.numel() for each in build(case.model, federation).parameters())
+    samples = sum(len(client.indices) for client in federation.clients)
+    lines = []
+    for method in ("fedavg", case.method):
+        started = time.perf_counter()
+        result = idiolect.run(
+            method,
+            federation,
+            model=case.model,
+            rounds=max(1, math.ceil(share * case.rounds)),
+            lr=case.lr,
+            batch_size=case.batch_size,
+            loss=case.loss,
+            optimizer=case.optimizer,
+            eval_every=max(1, case.rounds // 3),
+            engine="loop",
+        )
+        seconds, metric = time.perf_counter() - started, result.summary["metric"]
+        score = result.summary[metric]["selected"]["weighted"]
+        memory = result.summary["peak_memory_mb"]
+        lines.append(
+            f"| {case.data} | {len(federation)} | {case.model} | {size:,} | {samples:,} | {method} |"
+            f" {metric} {score:.3f} | {chance(federation, metric):.3f} | {seconds:.0f} | {memory:.0f} |"
+        )
+    return lines
+
+
+def main() -> None:
+    """Run all sets that are there and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds-share", type=float, default=1.0)
+    parser.add_argument("--only", default="", help="names of sources, with commas between them")
+    given = parser.parse_args()
+    wanted = {name.strip() for name in given.only.split(",") if name.strip()}
+    print("| set | clients | model | parameters | samples | method | score | chance | seconds | MB |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    missing = []
+    for case in CASES:
+        source = sources.build(case.data)
+        if wanted and source.name not in wanted:
+            continue
+        if not source.available():
+            missing.append(source.name)
+            continue
+        for line in rows(case, given.rounds_share):
+            print(line, flush=True)
+    if missing:
+        print(f"\nNot on this machine: {', '.join(missing)}.")
+
+
+if __name__ == "__main__":
+    main()
