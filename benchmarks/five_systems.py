@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from idiolect.run.compare import compare
+from idiolect import compare
 
 BASELINES = "local, fedavg, finetune(fedavg), fedper"
 FIVE = "fedlag, flayer, lgmix, pfedgate, fedfac"

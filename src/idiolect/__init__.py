@@ -9,13 +9,14 @@ from .errors import IdiolectError, InputError
 from .losses import Metric
 from .method import Download, Method, Paper, Phase, Upload, Wrapper, register
 from .options import option
-from .run import Config, Result, load, load_model, resume, run
+from .run import Comparison, Config, Result, compare, load, load_model, resume, run
 from .task import Batch, Task
 
 __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "Client",
+    "Comparison",
     "Config",
     "Context",
     "Download",
@@ -32,6 +33,7 @@ __all__ = [
     "Task",
     "Upload",
     "Wrapper",
+    "compare",
     "load",
     "load_model",
     "option",

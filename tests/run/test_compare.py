@@ -202,6 +202,16 @@ def test_several_processes_give_the_same_and_can_be_interrupted(tmp_path, finish
     assert told.rounds_done == told.rounds
 
 
+@main_thread
+def test_an_interrupt_reaches_the_processes(tmp_path):
+    told = Listener(interrupt=("fedavg seed 0", 0))
+    with pytest.raises(KeyboardInterrupt):
+        compare("local, fedavg", seeds=1, out=tmp_path / "x", jobs=2, reporter=told, **SMALL | {"rounds": 300})
+    done = [json.loads(path.read_text())["rounds_done"] for path in (tmp_path / "x").glob("*/*/summary.json")]
+    assert done
+    assert max(done) < 300
+
+
 def test_an_error_in_a_process_reaches_the_user(tmp_path, finished):
     folder = shutil.copytree(finished[0], tmp_path / "copy")
     for seed in (0, 1):

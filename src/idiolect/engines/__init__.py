@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from ..method import Download
 from ..options import Options, option
 from ..registry import Registry, describe
@@ -116,8 +118,9 @@ def calibrate(plan: Plan, clients: int = 24) -> tuple[str, dict[str, float]]:
 def timed(engine: Engine, ids: Sequence[int], message: Download) -> float:
     """Seconds per client of one round's training."""
     started = time.perf_counter()
-    for _ in engine.train(0, dict.fromkeys(ids), message):
-        pass
+    with torch.random.fork_rng(devices=[]):
+        for _ in engine.train(0, dict.fromkeys(ids), message):
+            pass
     return (time.perf_counter() - started) / max(1, len(ids))
 
 

@@ -15,9 +15,9 @@ import torch
 from .. import codec
 from ..engines import Engine, Plan
 from ..engines.client import Outcome
-from ..method import Download, Upload
+from ..method import Download, Upload, slot_of
 from ..store import Row, Store
-from ..tree import Slots
+from ..tree import Slots, Tree
 from .summary import better, by_round, weighted
 
 log = logging.getLogger("idiolect")
@@ -78,7 +78,12 @@ class Experiment:
         ids = list(plan.method.select(ctx))
         download = plan.method.download(ctx, server, ids)
         outcomes = dict(sorted(self.engine.train(round, self.store.clients(ids), download)))
-        accepted, refused = self.screen(round, outcomes)
+        accepted, refused = self.screen(round, outcomes, server)
+        idle = [plan.data.clients[i].name for i, each in outcomes.items() if each.upload is None]
+        if idle and self.store.fact("idle", 0) == 0:
+            log.warning(
+                "no batch to train on, so nothing is sent and its state stays as it is: client %s", ", ".join(idle)
+            )
         uploads = {i: each.upload for i, each in accepted.items() if each.upload is not None and each.upload.slots}
         after = plan.method.aggregate(ctx, server, uploads) if uploads else server
         rows = self.training_rows(round, accepted, ctx, after)
@@ -86,7 +91,7 @@ class Experiment:
             "next_round": round + 1,
             "steps": self.store.fact("steps", 0) + sum(each.steps for each in outcomes.values()),
             "refused": self.store.fact("refused", 0) + refused,
-            "idle": self.store.fact("idle", 0) + sum(each.upload is None for each in outcomes.values()),
+            "idle": self.store.fact("idle", 0) + len(idle),
         }
         if round >= 0 and ((round + 1) % self.eval_every == 0 or round + 1 == plan.rounds):
             scores, bytes_eval = self.evaluate(round, after, {i: each.state for i, each in accepted.items()})
@@ -113,11 +118,12 @@ class Experiment:
         )
         return after
 
-    def screen(self, round: int, outcomes: Mapping[int, Outcome]) -> tuple[dict[int, Outcome], int]:
-        """Leave out clients whose upload is not finite or not declared; their state stays as it was."""
+    def screen(self, round: int, outcomes: Mapping[int, Outcome], server: Slots) -> tuple[dict[int, Outcome], int]:
+        """Leave out clients whose upload is not finite, misshapen or not declared; their state stays as it was."""
         accepted = {}
         for index, outcome in outcomes.items():
-            reason = refusal(outcome.upload, self.plan.method.sends) if outcome.upload else ""
+            known = server.get(slot_of("params", self.plan.models[index] if self.plan.models else 0), {})
+            reason = refusal(outcome.upload, self.plan.method.sends, known) if outcome.upload else ""
             if reason:
                 name = self.plan.data.clients[index].name
                 log.warning("round %d: left out client %s (%d): %s", round + 1, name, index, reason)
@@ -171,12 +177,14 @@ class Experiment:
         return {"selected": round, "selected_score": self.score}
 
 
-def refusal(upload: Upload, declared: tuple[str, ...]) -> str:
-    """Why an upload cannot be used; an empty string if it can."""
+def refusal(upload: Upload, declared: tuple[str, ...], known: Tree) -> str:
+    """Why an upload cannot be used; an empty string if it can. `known` is the server's model."""
     if extra := upload.slots.keys() - set(declared):
         return f"it sent {', '.join(sorted(extra))}, which the method does not declare"
     for slot, leaves in upload.slots.items():
         for name, leaf in leaves.items():
+            if slot == "params" and name in known and leaf.shape != known[name].shape:
+                return f"{slot} {name} of shape {tuple(leaf.shape)} does not fit the server's model"
             if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
                 return f"{slot} {name} is not finite"
     return ""
