@@ -69,7 +69,7 @@ class Study:
     p: tuple[float, ...] = VARIED
     alpha: tuple[float, ...] = VARIED
     centred: bool = True
-    engine: str = "loop"
+    engine: str = "auto"
 
     @property
     def settings(self) -> list[tuple[float, float]]:
@@ -138,6 +138,8 @@ def curve(study: Study, federation: Federation, method: FedSplit | FedFac, seed:
         seed=seed,
         engine=study.engine,
     )
+    if not result.complete:
+        raise SystemExit("interrupted")
     rows = result.metrics.filter(pl.col("round") > 0)  # 0 is the set-up round
     tested = rows.filter((pl.col("metric") == "accuracy") & (pl.col("split") == "test"))
     stable = rows.filter(pl.col("metric").str.starts_with("stable_units"))

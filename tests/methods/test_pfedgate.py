@@ -662,6 +662,13 @@ def test_whole_numbers_without_an_embedding_are_refused():
         methods.build("pfedgate").check(task)
 
 
+def test_a_check_leaves_random_numbers_as_they_were():
+    task = one_layer(3)
+    state = torch.random.get_rng_state()
+    methods.build("pfedgate").check(task)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
 def test_a_pool_that_does_not_fit_is_found_before_anything_runs():
     with pytest.raises(ModelError, match="gate_pool=2 averages squares of positions, but a sample has the shape"):
         tiny_plan("pfedgate(gate_pool=2)")

@@ -323,6 +323,8 @@ def test_runs_at_a_time_share_the_cores(monkeypatch):
 
 def test_folder_names():
     assert slug("fedavg") == "fedavg"
-    assert slug("fedlag(ditto(lam=0.5), k=3)") == "fedlag-ditto-lam=0.5-k=3"
-    assert slug("pfedgate(s=[0.5, 0.1])") == "pfedgate-s=-0.5-0.1"
-    assert slug("../up.py:Mine") == "up.py-Mine"
+    assert slug("fedlag(fedavg, xi=-0.1)") == "fedlag-fedavg-xi=-0.1"
+    assert slug("../up.py:Mine").startswith("up.py-Mine-")
+    assert len(slug("x" * 500)) < 120
+    similar = ["finetune(ditto(epochs=2))", "finetune(ditto, epochs=2)", "a(b=[1])", "a(b=-1)", "a(b=1)", "a(b(c=1))"]
+    assert len({slug(each) for each in similar}) == len(similar)

@@ -116,10 +116,20 @@ def test_the_protocol_is_stated():
     assert "optimistic" in text
 
 
+def test_clients_that_never_trained_are_apart():
+    runs = {
+        name: {seed: each | {"unseen": {"selected": {"weighted": 0.25 + seed / 4}}} for seed, each in by_seed.items()}
+        for name, by_seed in THREE.items()
+    }
+    board = comparison({name: {seed: by_seed[seed] for seed in (0, 1)} for name, by_seed in runs.items()})
+    assert board["ditto"].unseen.mean == 0.375
+    assert grids(board)[2].rows[0] == ("ditto", "37.50 ± 158.83")
+    assert len(grids(comparison(THREE))) == 2
+
+
 def test_skipped_methods_are_named():
-    assert "skipped fedmd: it needs public data" in footnotes(
-        comparison(THREE, skipped={"fedmd": "it needs public data"}.items())
-    )
+    board = comparison(THREE, skipped={"fedmd": "it needs public data"})
+    assert "skipped fedmd: it needs public data" in footnotes(board)
 
 
 def test_files_hold_the_same_numbers(tmp_path):

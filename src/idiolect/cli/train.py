@@ -30,7 +30,7 @@ DEMO_SETTINGS = {
     "data": "digits",
     "partition": "dirichlet:0.1",
     "clients": 20,
-    "rounds": 30,
+    "rounds": 40,
     "lr": 0.2,
     "eval_every": 2,
     "engine": "loop",
@@ -235,4 +235,4 @@ def demo(
         jobs=jobs or min(4, cores()),
         **DEMO_SETTINGS,
     )
-    screen.say("how a method works: idiolect methods ditto; your own comparison: idiolect compare --help", "dim")
+    screen.paragraph("how one works: idiolect methods ditto; your own: idiolect compare --help", "dim")

@@ -167,7 +167,8 @@ class PFedGate(Method):
 
     def check(self, task: Task) -> None:
         super().check(task)
-        self.modules(task)
+        with torch.random.fork_rng(devices=[]):
+            self.modules(task)
         for s in dict.fromkeys(self.budgets):
             split = self.cut(task, s)
             if isinstance(split, Rows):

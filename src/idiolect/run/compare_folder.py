@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from ..store import Store
 from .config import Config, read_config
 
 SPEC = "comparison.yaml"
+LONGEST = 100
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,14 @@ class Ground:
 
 
 def slug(expression: str) -> str:
-    """A folder's name for an expression.
+    """A folder's name for an expression; one that is nested or long ends in a hash, so that no two share a name.
 
-    >>> slug("finetune(fedprox(mu=0.1), epochs=2)")
-    'finetune-fedprox-mu=0.1-epochs=2'
+    >>> slug("finetune(ditto, epochs=2)"), slug("finetune(ditto(epochs=2))")
+    ('finetune-ditto-epochs=2', 'finetune-ditto-epochs=2-2e70c5')
     """
-    return re.sub(r"[^\w.=]+", "-", expression).strip("-.")
+    name = re.sub(r"[^\w.=-]+", "-", expression).strip("-.")[:LONGEST]
+    plain = re.fullmatch(r"[\w.-]+(\([\w.=, -]*\))?", expression) and len(expression) <= LONGEST
+    return name if plain else f"{name}-{hashlib.sha256(expression.encode()).hexdigest()[:6]}"
 
 
 def spec(config: Config, names: Sequence[str], seeds: Sequence[int], baseline: str, skipped: Mapping[str, str]) -> str:

@@ -23,6 +23,7 @@ class Standing:
     Attributes:
         scores: the selected score of every seed, in the order of the protocol's seeds.
         mean, std, bottom_decile, worst: over clients at the selected round, averaged over seeds.
+        unseen: the score of clients that never trained, where there are any.
         steps, relative_steps: local steps per run, and as a multiple of FedAvg's under the same settings.
         versus: the paired difference to the baseline; None for the baseline itself.
         p_holm: its p-value, corrected for the number of methods that are tested.
@@ -46,6 +47,7 @@ class Standing:
     seconds: float
     peak_memory_mb: float
     refused: int
+    unseen: Interval | None = None
     versus: Paired | None = None
     p_holm: float = math.nan
 
@@ -141,6 +143,7 @@ def _standing(method: str, held: Sequence[Mapping[str, Any]], budget: float) -> 
         seconds=average("seconds"),
         peak_memory_mb=max(float(each["peak_memory_mb"]) for each in held),
         refused=sum(int(each["refused"]) for each in held),
+        unseen=interval([each["unseen"]["selected"]["weighted"] for each in held]) if "unseen" in held[0] else None,
     )
 
 
@@ -151,6 +154,7 @@ def plain(standing: Standing) -> dict[str, Any]:
     held["versus"] = (standing.versus or nothing)._asdict()
     for name in ("selected", "last", "best"):
         held[name] = getattr(standing, name)._asdict()
+    held["unseen"] = (standing.unseen or Interval(math.nan, math.nan))._asdict()
     return held | {"scores": list(standing.scores), "needs_more_steps": standing.needs_more_steps}
 
 

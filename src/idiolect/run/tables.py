@@ -9,11 +9,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import RunFolderError
 from .files import write_whole
 from .leaderboard import Comparison, Standing, plain
+from .stats import Interval
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,12 @@ class Grid:
     title: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+
+class Show(Protocol):
+    """How a value is written."""
+
+    def __call__(self, value: float, sign: bool = False) -> str: ...
 
 
 def grids(comparison: Comparison) -> tuple[Grid, ...]:
@@ -37,7 +44,7 @@ def grids(comparison: Comparison) -> tuple[Grid, ...]:
         tuple(
             (
                 each.method + ("†" if each.point == "adapted" else ""),
-                show(each.selected.mean) + ("" if math.isnan(each.selected.half) else f" ± {show(each.selected.half)}"),
+                _with_half(each.selected, show),
                 *map(show, (each.last.mean, each.best.mean, each.bottom_decile, each.worst, each.std)),
             )
             for each in comparison.standings
@@ -48,10 +55,18 @@ def grids(comparison: Comparison) -> tuple[Grid, ...]:
         ("method", "difference [95 %]", "p", "Holm", "MB up/down", "steps", "s"),
         tuple(_cost_row(each, show) for each in comparison.standings),
     )
-    return scores, costs
+    if all(each.unseen is None for each in comparison.standings):
+        return scores, costs
+    unseen = tuple((each.method, _with_half(each.unseen, show)) for each in comparison.standings if each.unseen)
+    title = f"clients that never trained: {protocol['metric']}{unit}"
+    return scores, costs, Grid(title, ("method", "selected"), unseen)
 
 
-def _cost_row(each: Standing, show: Any) -> tuple[str, ...]:
+def _with_half(held: Interval, show: Show) -> str:
+    return f"{show(held.mean)}" + ("" if math.isnan(held.half) else f" ± {show(held.half)}")
+
+
+def _cost_row(each: Standing, show: Show) -> tuple[str, ...]:
     versus = each.versus
     if versus is None:
         cells = ("baseline", "", "")
@@ -65,11 +80,11 @@ def _cost_row(each: Standing, show: Any) -> tuple[str, ...]:
     return (each.method, *cells, traffic, steps, f"{each.seconds:,.1f}")
 
 
-def shower(metric: str) -> Any:
+def shower(metric: str) -> Show:
     """How a metric's values are written: accuracy in percent, others with four digits.
 
-    >>> shower("accuracy")(0.8635), shower("mse")(0.012345), shower("accuracy")(0.01, sign=True)
-    ('86.35', '0.01234', '+1.00')
+    >>> shower("accuracy")(0.8635), shower("mse")(0.0123456), shower("accuracy")(0.01, sign=True)
+    ('86.35', '0.01235', '+1.00')
     """
 
     def show(value: float, sign: bool = False) -> str:
