@@ -29,7 +29,9 @@ class Grid:
 class Show(Protocol):
     """How a value is written."""
 
-    def __call__(self, value: float, sign: bool = False) -> str: ...
+    def __call__(self, value: float, sign: bool = False) -> str:
+        """The value as text."""
+        ...
 
 
 def grids(comparison: Comparison) -> tuple[Grid, ...]:
