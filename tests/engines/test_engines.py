@@ -2,7 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -188,3 +192,29 @@ def test_stacks_give_one_outcome_per_client():
         assert outcome.steps == expected[index].steps
         assert outcome.loss == pytest.approx(expected[index].loss, rel=1e-4)
         assert [s.metric for s in outcome.scores] == [s.metric for s in expected[index].scores]
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    script = (
+        "import idiolect, sys\n"
+        "idiolect.run('fedavg', 'digits', clients=4, rounds=100000, engine='workers(count=2)', out=sys.argv[1])\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "r")])
+    while not (children := children_of(parent.pid)):
+        time.sleep(0.1)
+    parent.kill()
+    parent.wait()
+    deadline = time.time() + 30
+    while any(alive(pid) for pid in children) and time.time() < deadline:
+        time.sleep(0.1)
+    assert not any(alive(pid) for pid in children)
+
+
+def children_of(pid: int) -> list[int]:
+    listing = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(each) for each in listing.read_text().split()] if listing.exists() else []
+
+
+def alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"

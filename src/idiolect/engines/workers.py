@@ -186,6 +186,7 @@ def serve(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     tune_allocator()
+    follow_parent()
     for task in plan.tasks:
         task.net.prefer_channels_last()
     serial, message, download = -1, -1, {}
@@ -204,8 +205,6 @@ def serve(
             results.put((number, job.slab, done, None))
         except Exception as error:
             results.put((number, job.slab, None, portable(error)))
-        except KeyboardInterrupt:
-            return
 
 
 def do_train(plan: Plan, chunk: int, job: Job, slab: Arena, outbox: Arena, shared: Slots) -> list[Any]:
@@ -253,6 +252,14 @@ def tune_allocator() -> None:
             libc.mallopt(parameter, 1 << 28)
     except (OSError, AttributeError):
         return
+
+
+def follow_parent() -> None:
+    """Leave interrupts to the parent, and end with it, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def portable(error: Exception) -> Exception:
