@@ -32,37 +32,54 @@ class Case:
     clients: int | None = None
     partition: str | None = None
     batch_size: int = 32
+    local_epochs: int = 1
     loss: str | None = None
     optimizer: str = "sgd"
 
 
+SKEW = "dirichlet:0.1"
 CASES = (
-    Case("mnist(samples=2000)", "cnn4", "fedlag(fedavg)", 10, clients=10, partition="dirichlet:0.1"),
-    Case("mnist-writers(writers=20)", "leaf-cnn", "pfedgate", 10),
-    Case("emnist-letters(samples=4000)", "cnn4", "fedlag(fedavg)", 12, clients=10, partition="dirichlet:0.1"),
-    Case("cifar10(samples=2000)", "cnn4", "flayer(fedavg)", 15, clients=10, partition="dirichlet:0.1"),
-    Case("tiny-imagenet-100(samples=3000)", "cnn4", "flayer(fedavg)", 15, clients=10, partition="pathological:10"),
+    Case("mnist(samples=2000)", "cnn4", "fedlag(fedavg)", 10, lr=0.1, clients=10, partition=SKEW, batch_size=16),
+    Case("mnist-writers(writers=20)", "leaf-cnn", "pfedgate", 10, lr=0.1, batch_size=16),
+    Case(
+        "emnist-letters(samples=4000)", "cnn4", "fedlag(fedavg)", 12, lr=0.1, clients=10, partition=SKEW, batch_size=16
+    ),
+    Case("cifar10(samples=3000)", "cnn4", "flayer(fedavg)", 15, lr=0.1, clients=10, partition=SKEW, batch_size=16),
+    Case(
+        "tiny-imagenet-100",
+        "cnn4",
+        "flayer(fedavg)",
+        10,
+        lr=0.1,
+        clients=20,
+        partition="pathological:10",
+        batch_size=16,
+    ),
     Case("digits5(per_domain=300)", "digitmodel", "lgmix", 8, lr=0.02),
     Case("office-caltech10(samples=400, side=32)", "resnet9", "lgmix", 8, lr=0.02),
-    Case("office-caltech10(features=surf)", "mlp", "lgmix", 20, lr=0.5),
-    Case("retina(side=64)", "unet(width=8)", "lgmix", 15, lr=0.005, batch_size=8, loss="dice", optimizer="adam"),
+    Case("office-caltech10(features=surf)", "mlp", "lgmix", 20),
+    Case("retina(side=64)", "unet(width=8)", "lgmix", 25, lr=0.01, batch_size=8, loss="dice", optimizer="adam"),
     Case("har", "mlp", "fedfac", 15, lr=0.02),
     Case("heart", "mlp(hidden=[32])", "fedlag(fedavg, k=1)", 20),
     Case(
-        "ag-news(samples=4000, length=64)",
+        "ag-news(samples=6000, length=48)",
         "fasttext",
         "flayer(fedavg)",
-        25,
-        lr=2.0,
+        20,
+        lr=0.01,
         clients=20,
-        partition="dirichlet:0.1",
+        partition=SKEW,
+        batch_size=16,
+        optimizer="adam",
     ),
     Case(
-        "shakespeare(roles=50, stride=20, per_role=100)",
+        "shakespeare(roles=50, stride=80, every=true)",
         "lstm(width=64)",
         "fedfac",
-        15,
+        10,
         lr=0.01,
+        batch_size=16,
+        local_epochs=2,
         optimizer="adam",
     ),
 )
@@ -94,6 +111,7 @@ def rows(case: Case, share: float) -> list[str]:
             rounds=max(1, math.ceil(share * case.rounds)),
             lr=case.lr,
             batch_size=case.batch_size,
+            local_epochs=case.local_epochs,
             loss=case.loss,
             optimizer=case.optimizer,
             eval_every=max(1, case.rounds // 3),

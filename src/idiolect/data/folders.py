@@ -147,8 +147,8 @@ class OfficeCaltech(Sites):
             for site, path in zip(self.sites, layout.found(self.path).values(), strict=True)
         }
         counts = np.concatenate([each["fts"] for each in held.values()]).astype(np.float32)
-        # Images have different numbers of features, so counts become shares, as is usual for these files.
-        x = torch.from_numpy(counts / np.maximum(1, counts.sum(1, keepdims=True)))
+        # Images have different numbers of features: counts are divided by their mean over the image's 800 kinds.
+        x = torch.from_numpy(counts / np.maximum(1 / 800, counts.mean(1, keepdims=True)))
         labels = np.concatenate([each["labels"].reshape(-1) for each in held.values()]).astype(np.int64) - 1
         groups = np.repeat(np.array(self.sites), [len(each["fts"]) for each in held.values()])
         index = self.chosen(len(labels))

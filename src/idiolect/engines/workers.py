@@ -181,9 +181,6 @@ def serve(
     number: int, plan: Plan, chunk: int, shared: Arena, slabs: list[Arena], outbox: Arena, jobs: Any, results: Any
 ) -> None:
     """A worker's life: take a job, do it, report where the results lie; until there are none."""
-    # Ctrl-C in a terminal reaches all processes; the parent alone decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     tune_allocator()
     follow_parent()

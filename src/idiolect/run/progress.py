@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
@@ -19,7 +20,7 @@ from .tables import verdict
 
 LINES = 20
 WINDOW = 20
-FACTS, CLIENTS = 68, 12
+FACTS, CLIENTS = 70, 12
 """The columns that a line needs beside the label, with a short bar; and how many of them the number of clients."""
 
 
@@ -155,12 +156,29 @@ class _Left(ProgressColumn):
         return Text(f"{clock(task.fields['left'])} left", style="progress.remaining")
 
 
+@dataclass(frozen=True)
+class _Narrower:
+    """Something that leaves two columns free: a terminal writes ^C there, and a full line would break."""
+
+    shown: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self.shown, options.update(width=options.max_width - 2))
+
+
+class _Bars(Progress):
+    """Bars that Ctrl-C does not break."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from map(_Narrower, super().get_renderables())
+
+
 class Live(Reporter):
     """A line with a bar for every run that is under way and, for a comparison, one for all of them."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
-        self.bars = Progress(
+        self.bars = _Bars(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=None),
             TextColumn("{task.fields[count]}", style="progress.download", table_column=Column(no_wrap=True)),
