@@ -14,7 +14,7 @@ hidden units, all with the true number of shared units:
     random once  drawn before the first round and kept
 
 It writes the curves (`curves.csv`), the paper's figures 6 and 7 redrawn (`accuracy.png`, `stability.png`), and says of
-each of the paper's claims whether it holds.
+each of the paper's claims whether it holds. Started again, it goes on where it was stopped.
 
 Two things to know when comparing with the paper:
 
@@ -30,7 +30,6 @@ Two things to know when comparing with the paper:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,27 +100,27 @@ def units(shared: Tensor) -> tuple[int, ...]:
     return tuple(shared.nonzero().flatten().tolist())
 
 
-def curves(study: Study) -> Iterator[pl.DataFrame]:
-    """Run the study; a table of accuracy and stability by round for each setting, seed and partition."""
+def run_study(study: Study, file: Path) -> None:
+    """Run what is not in the file yet; accuracy and stability by round for each setting, seed and partition."""
+    table = pl.read_csv(file) if file.exists() else pl.DataFrame()
+    size = {"clients": study.clients, "hidden": study.hidden, "rounds": study.rounds, "centred": study.centred}
+    if len(table) and table.select(*size).unique().rows() != [tuple(size.values())]:
+        raise SystemExit(f"{file} holds a study of another size; choose another folder with --out")
+    done = table.select("seed", "p", "alpha", "partition").unique().rows() if len(table) else []
     for seed in study.seeds:
         for p, alpha in study.settings:
             federation, truth = fedfac_simulation(
-                study.clients,
-                p,
-                alpha,
-                seed,
-                features=study.features,
-                hidden=study.hidden,
-                centred=study.centred,
+                study.clients, p, alpha, seed, features=study.features, hidden=study.hidden, centred=study.centred
             )
             for name, method in partitions(truth).items():
-                print(f"seed {seed}, p = {p}, alpha = {alpha}: {name}", flush=True)
-                yield curve(study, federation, method, seed).with_columns(
-                    pl.lit(seed).alias("seed"),
-                    pl.lit(p).alias("p"),
-                    pl.lit(alpha).alias("alpha"),
-                    pl.lit(name).alias("partition"),
-                )
+                run = {"seed": seed, "p": p, "alpha": alpha, "partition": name}
+                if tuple(run.values()) not in done:
+                    print(*(f"{key} = {value}" for key, value in run.items()), sep=", ", flush=True)
+                    found = curve(study, federation, method, seed).with_columns(
+                        pl.lit(value).alias(key) for key, value in (run | size).items()
+                    )
+                    table = pl.concat([table, found], how="vertical_relaxed") if len(table) else found
+                    table.write_csv(file)
 
 
 def curve(study: Study, federation: Federation, method: FedSplit | FedFac, seed: int) -> pl.DataFrame:
@@ -283,10 +282,7 @@ def main(arguments: list[str] | None = None) -> None:
             centred=not given.literal,
             engine=given.engine,
         )
-        parts: list[pl.DataFrame] = []
-        for part in curves(QUICK if given.quick else full):
-            parts.append(part)
-            pl.concat(parts).write_csv(file)
+        run_study(QUICK if given.quick else full, file)
     table = pl.read_csv(file)
     with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=3, tbl_hide_dataframe_shape=True, tbl_width_chars=120):
         print("\ntest accuracy, mean of the last quarter of the rounds", finals(table), sep="\n")

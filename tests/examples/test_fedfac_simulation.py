@@ -40,6 +40,11 @@ def test_the_miniature_writes_curves_and_figures(
     said = capsys.readouterr().out
     assert "the dynamic partition settles" in said
     assert "holds: all four beat a random partition" in said
+    example.main(["--quick", "--out", str(tmp_path)])
+    assert "partition = " not in capsys.readouterr().out  # nothing was left to do
+    assert pl.read_csv(tmp_path / "curves.csv").equals(table)
+    with pytest.raises(SystemExit, match="another size"):
+        example.main(["--out", str(tmp_path)])
 
 
 def test_the_study_has_the_papers_settings(example: ModuleType) -> None:
