@@ -30,9 +30,9 @@ DEMO_SETTINGS = {
     "data": "digits",
     "partition": "dirichlet:0.1",
     "clients": 20,
-    "rounds": 30,
+    "rounds": 25,
     "lr": 0.2,
-    "eval_every": 2,
+    "eval_every": 5,
     "engine": "loop",
 }
 DEMO_SEEDS = 3
