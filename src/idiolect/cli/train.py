@@ -30,7 +30,7 @@ DEMO_SETTINGS = {
     "data": "digits",
     "partition": "dirichlet:0.1",
     "clients": 20,
-    "rounds": 25,
+    "rounds": 15,
     "lr": 0.2,
     "eval_every": 5,
     "engine": "loop",
