@@ -188,7 +188,7 @@ def test_compare_prints_and_writes_a_leaderboard(call, folder):
         "difference [95 %]",
         "Holm",
         "MB up/down",
-        "x2.00*",
+        "2.00*",
     ):
         assert part in out
     for part in ("weighted by samples", "validation", "2 rounds", "participation 1", "(seed 1)", "results: x"):

@@ -34,7 +34,8 @@ class Metric:
 
 
 def class_axis(outputs: Tensor, y: Tensor) -> int:
-    """The axis of `outputs` that runs over classes: 1 as in PyTorch, or the last one."""
+    """The axis of `outputs` that runs over classes: 1 as in PyTorch, or the last one. Where both would fit, because
+    there are as many positions as classes, it is 1."""
     return 1 if outputs.shape[:1] + outputs.shape[2:] == y.shape else outputs.ndim - 1
 
 

@@ -150,8 +150,20 @@ def test_padding_does_not_train_in_fasttext():
 def test_the_lstm_predicts_at_every_position_where_the_targets_are_there():
     tokens = torch.randint(0, 9, (4, 6))
     whole = Pool(tokens, tokens, None, 9, "t")
-    assert build("lstm(width=4)", whole)(tokens).shape == (4, 6, 9)
+    assert build("lstm(width=4)", whole)(tokens).shape == (4, 9, 6)
     assert build("lstm(width=4)", Pool(tokens, tokens[:, 0], None, 9, "t"))(tokens).shape == (4, 9)
+
+
+def test_as_many_positions_as_classes_are_not_mixed_up():
+    tokens = torch.randint(0, 9, (5, 9), generator=torch.Generator().manual_seed(0))
+    y = tokens.roll(-1, 1)
+    task = Task(build("lstm(width=4)", Pool(tokens, y, None, 9, "t")), (tokens, y), classes=9)
+    outputs = task.forward(task.net.params, {}, tokens).outputs
+    for at in range(9):  # the first characters alone give the first outputs
+        early = task.forward(task.net.params, {}, tokens[:, : at + 1]).outputs
+        assert torch.allclose(early[:, :, at], outputs[:, :, at], atol=1e-6)
+    expected = torch.stack([nn.functional.cross_entropy(outputs[:, :, at], y[:, at]) for at in range(9)]).mean()
+    assert torch.allclose(task.losses(outputs, y).mean(), expected)
 
 
 def test_group_norm_takes_the_place_of_batch_norm():

@@ -89,7 +89,7 @@ def test_costs_and_marks():
     assert (board["ditto"].mb_up, board["ditto"].mb_down) == (2.0, 3.0)
     scores, costs = grids(board)
     assert "finetune(fedavg)†" in [row[0] for row in scores.rows]
-    assert [row[5] for row in costs.rows if row[0] == "ditto"] == ["x2.00*"]
+    assert [row[5] for row in costs.rows if row[0] == "ditto"] == ["2.00*"]
     notes = "\n".join(footnotes(board))
     assert "more local steps" in notes
     assert "tuned a copy" in notes

@@ -40,10 +40,11 @@ class LstmModule(nn.Module):
             self.head.add_module(name, layer)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [samples, classes], or [samples, positions, classes]."""
+        """Logits [samples, classes], or [samples, classes, positions]: classes second, so that they are told from
+        positions even where there are as many of both."""
         states, _ = self.lstm(self.embed(x))
         logits: Tensor = self.head(states if self.every else states[:, -1])
-        return logits
+        return logits.movedim(-1, 1)
 
 
 @models.register("lstm", "charlstm")

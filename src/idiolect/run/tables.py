@@ -77,7 +77,7 @@ def _cost_row(each: Standing, show: Show) -> tuple[str, ...]:
     else:
         bounds = f"{show(versus.difference, sign=True)} [{show(versus.low)}, {show(versus.high)}]"
         cells = (bounds, probability(versus.p), probability(each.p_holm))
-    steps = f"x{each.relative_steps:.2f}" + ("*" if each.needs_more_steps else "")
+    steps = f"{each.relative_steps:.2f}" + ("*" if each.needs_more_steps else "")
     traffic = "/".join(f"{mb:,.1f}" if mb < 100 else f"{mb:,.0f}" for mb in (each.mb_up, each.mb_down))
     return (each.method, *cells, traffic, steps, f"{each.seconds:,.1f}")
 
