@@ -99,6 +99,7 @@ class Context:
     step: int = 0
     noise: Mapping[str, Tensor] = field(default_factory=dict)
     backend: Backend = autograd
+    written: Callable[[str, Mapping[str, Tensor], Batch, frozenset[str] | None], Grad] | None = None
 
     @property
     def initial(self) -> Slots:
@@ -134,6 +135,8 @@ class Context:
         names = (slots,) if isinstance(slots, str) else tuple(slots)
         values = {slot: work[slot] if at is None else dict(at) for slot in names}
         leaves = {slot: self.trained(each) for slot, each in values.items()}
+        if loss is None and self.written is not None:
+            return self.written(names[0], values[names[0]], batch, self.phase.part)
         if loss is None:
             buffers, frozen = work.get(buffers_of(names[0]), work.get("buffers", {})), self.task.frozen(self.phase.part)
 

@@ -13,15 +13,17 @@ import torch
 from torch import nn
 
 from idiolect import Federation, run
+from idiolect.context import autograd
 from idiolect.engines import Loop, Workers, calibrate, engines, resolve
 from idiolect.engines.arena import Arena
-from idiolect.engines.dense import dense_layers, dense_step
+from idiolect.engines.dense import dense_layers, dense_of, is_plain
 from idiolect.engines.stack import grouped, obstacle, train_stack
 from idiolect.errors import IdiolectError, ModelError
 from idiolect.method import Download
 from idiolect.models import build
 from idiolect.optim import SGD, Adam
-from idiolect.task import Task
+from idiolect.phase import Phase
+from idiolect.task import Batch, Task
 from idiolect.testing import play, require_equal, tiny_plan
 
 
@@ -61,22 +63,41 @@ def test_several_rounds_through_shared_memory_agree():
     require_equal(play(tiny_plan("fedlag(warmup=0)")), play(tiny_plan("fedlag(warmup=0)"), Workers), "workers", 1e-3)
 
 
-@pytest.mark.parametrize("optimizer", [SGD(), SGD(momentum=0.9, weight_decay=0.01)])
-@pytest.mark.parametrize("method", ["fedavg", "fedper", "fedrep(head_epochs=1)", "local"])
-def test_the_written_out_dense_step_equals_the_traced_one(method, optimizer, monkeypatch):
+@pytest.mark.parametrize("optimizer", [SGD(), SGD(momentum=0.9, weight_decay=0.01), Adam()])
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "fedrep(head_epochs=1)", "local", "fedprox", "flayer", "lgmix"])
+def test_gradients_of_dense_networks_written_out_equal_the_traced_ones(method, optimizer, monkeypatch):
     plan = tiny_plan(method, rounds=1, optimizer=optimizer)
-    assert dense_step(plan, plan.tasks[0]) is not None
-    fast = play(plan, lambda plan: Workers(plan, 1, chunk=5))
-    monkeypatch.setattr("idiolect.engines.stack.dense_step", lambda plan, task: None)
+    assert dense_of(plan.tasks[0]) is not None
+    written = play(plan, lambda plan: Workers(plan, 1, chunk=5))
+    monkeypatch.setattr("idiolect.engines.stack.dense_of", lambda task: None)
     traced = play(tiny_plan(method, rounds=1, optimizer=optimizer), lambda plan: Workers(plan, 1, chunk=5))
-    require_equal(fast, traced, "dense step", 1e-5)
+    require_equal(written, traced, "written out", 1e-4)
 
 
-def test_the_dense_step_is_used_only_where_it_is_the_whole_truth():
-    assert dense_step(tiny_plan("fedprox"), tiny_plan("fedprox").tasks[0]) is None
-    assert dense_step(tiny_plan("flayer"), tiny_plan("flayer").tasks[0]) is None
-    assert dense_step(tiny_plan("fedavg", optimizer=Adam()), tiny_plan("fedavg").tasks[0]) is None
-    assert dense_step(tiny_plan("fedavg", optimizer=SGD(clip=1.0)), tiny_plan("fedavg").tasks[0]) is None
+def test_the_written_out_gradient_equals_autograd():
+    task = tiny_plan("fedavg").tasks[0]
+    batch = Batch(torch.randn(5, 4), torch.tensor([0, 2, 1, 1, 0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0]))
+    grads, scored = autograd(lambda part: task.loss(part["params"], {}, batch), {"params": task.net.params})
+    written = dense_of(task).grad("params", task.net.params, batch, None)
+    for name, leaf in grads["params"].items():
+        assert torch.allclose(written.tree[name], leaf, atol=1e-6)
+    assert torch.allclose(written.scored.loss, scored.loss)
+    assert torch.equal(written.scored.outputs, scored.outputs)
+    assert torch.equal(written.scored.features, scored.features)
+
+
+def test_plain_sgd_is_told_from_every_other_step():
+    assert is_plain(tiny_plan("fedavg"), Phase())
+    assert is_plain(tiny_plan("fedper"), Phase(part=frozenset({"0.weight"})))
+    for method in ("fedprox", "flayer", "fedlag"):
+        assert not is_plain(tiny_plan(method), Phase())
+    for optimizer in (Adam(), SGD(clip=1.0), SGD(momentum=0.5), SGD(weight_decay=0.1)):
+        assert not is_plain(tiny_plan("fedavg", optimizer=optimizer), Phase())
+    for phase in (Phase(steps=3), Phase(slots=("ditto.own",)), Phase(data="public"), Phase(draws=2)):
+        assert not is_plain(tiny_plan("fedavg"), phase)
+
+
+def test_only_chains_of_linear_layers_and_relus_are_written_out():
     x, y = torch.randn(2, 4), torch.tensor([0, 1])
     for module in (
         nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)),

@@ -57,9 +57,12 @@ class Client:
         """Inputs and targets of the training, validation or test samples."""
         if which not in SPLITS:
             raise InputError(f"there is no split {which!r}; choose {', '.join(SPLITS)}")
-        index: Tensor = getattr(self, which).long()
-        x = self.x[index]
-        return (self.shift(x, index) if self.shift else x), self.y[index]
+        return self.take(getattr(self, which).long())
+
+    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets at some positions of `x` and `y`, as this client sees them."""
+        x = self.x[positions]
+        return (self.shift(x, positions) if self.shift else x), self.y[positions]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

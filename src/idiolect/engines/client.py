@@ -105,18 +105,19 @@ def passes(plan: Plan, phase: Phase, task: Task, length: int) -> Passes:
 def batches(plan: Plan, ctx: Context, number: int) -> Iterator[Any]:
     """The batches of a phase; sets `ctx.epoch` and `ctx.step`, the noise and the seed of random layers."""
     phase = ctx.phase
-    x, y = plan.split(ctx.index, phase.data)
-    samples, size, per_epoch, steps = passes(plan, phase, ctx.task, len(x))
+    part = plan.part(ctx.index, phase.data)
+    samples, size, per_epoch, steps = passes(plan, phase, ctx.task, part.size)
+    ones = torch.ones(min(size, samples), device=plan.device)
     for step in range(steps):
         epoch, at = divmod(step, per_epoch)
         ctx.epoch, ctx.step = (epoch, at) if phase.steps is None else (0, step)
         if at == 0:
-            orders = [order(plan, ctx, len(x), samples, draw, epoch) for draw in range(phase.draws)]
-            shuffled = [(x[chosen], y[chosen]) for chosen in orders]
+            orders = (order(plan, ctx, part.size, samples, draw, epoch) for draw in range(phase.draws))
+            shuffled = [part.take(chosen) for chosen in orders]
             torch.default_generator.manual_seed(torch_seed(plan.seed, "layers", number, ctx.round, ctx.index, epoch))
             noise = generator(plan.seed, f"noise {phase.name}", ctx.round, ctx.index, epoch)
         cut = slice(at * size, min((at + 1) * size, samples))
-        drawn = [Batch(xs[cut], ys[cut], torch.ones(len(xs[cut]), device=xs.device)) for xs, ys in shuffled]
+        drawn = [Batch(xs[cut], ys[cut], ones[: cut.stop - cut.start]) for xs, ys in shuffled]
         ctx.noise = {
             name: torch.from_numpy(noise.standard_normal([len(drawn[0].x) if n == -1 else n for n in shape], "float32"))
             for name, shape in phase.noise

@@ -1,19 +1,20 @@
-"""A plain SGD step of many small dense networks at once, forward and backward written out as batched products.
-Used by stacks where the method's own step is the plain one; equal to the traced step, up to rounding."""
+"""Small dense networks with their gradients written out as matrix products. In stacks they replace the general way to
+differentiate, for any method; where the method's own step is plain SGD, the whole step is done in place."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..context import Context
+from ..context import Context, Grad
 from ..losses import cross_entropy
 from ..method import overrides
 from ..optim import SGD
-from ..task import Batch, Task
+from ..phase import Phase
+from ..task import Batch, Scored, Task
 from ..tree import Slots, Tree
 from .plan import Plan
 
@@ -30,7 +31,8 @@ class Layer:
 def dense_layers(task: Task) -> list[Layer]:
     """The layers of a network that is a chain of Flatten, Linear and ReLU; empty if it is anything else."""
     module, layers = task.net.module, list[Layer]()
-    if not isinstance(module, nn.Sequential) or task.loss_fn != cross_entropy:
+    plain = task.loss_fn == cross_entropy and task.example[1].ndim == 1 and task.net.precision is None
+    if not isinstance(module, nn.Sequential) or not plain:
         return []
     for name, each in module.named_children():
         if isinstance(each, nn.Linear):
@@ -43,64 +45,79 @@ def dense_layers(task: Task) -> list[Layer]:
     return layers if len(layers) == len(task.units) and not layers[-1].relu else []
 
 
-def dense_step(plan: Plan, task: Task) -> DenseStep | None:
-    """The fast step for a plan, or None where the method, the optimiser or the model needs the general one."""
-    plain = type(plan.optimizer) is SGD and plan.optimizer.clip is None
-    own = any(overrides(plan.method, name) for name in ("step", "update"))
-    layers = dense_layers(task)
-    return DenseStep(layers) if plain and not own and layers and task.example[1].ndim == 1 else None
+class Pass(NamedTuple):
+    """A forward pass: the logits, what entered each layer, the loss and its slope in the logits."""
+
+    logits: Tensor
+    inputs: list[Tensor]
+    loss: Tensor
+    slope: Tensor
 
 
 @dataclass(frozen=True)
-class DenseStep:
-    """The step on stacked slots: parameters [clients, out, in], inputs [clients, batch, ...]."""
+class Dense:
+    """A dense network's loss and gradient. Everything works on one client, parameters [out, in] and inputs [batch, in],
+    and as well on many at once, with one more axis in front."""
 
     layers: list[Layer]
 
-    def __call__(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
-        """Forward, backward, optimiser step and training log."""
-        params = work["params"]
-        logits, inputs = self.forward(params, batch.x.flatten(2))
-        share = batch.weight / batch.weight.sum(1, keepdim=True)
-        chances = logits.log_softmax(2)
-        loss = -(chances.gather(2, batch.y.unsqueeze(2)).squeeze(2) * share).sum(1)
-        slope = (chances.exp() - F.one_hot(batch.y, logits.shape[2])) * share.unsqueeze(2)
-        grads = self.backward(ctx, params, slope, inputs)
-        momentum = {"momentum": work["params:momentum"]} if "params:momentum" in work else {}
-        moved, momentum = ctx.optimizer.step(params, grads, momentum, ctx.rate)
-        count, log = batch.weight.sum(1), work["log"]
-        return {
-            **work,
-            "params": moved,
-            **{f"params:{key}": each for key, each in momentum.items()},
-            "log": {"loss": log["loss"] + loss * count, "samples": log["samples"] + count},
-        }
-
-    def forward(self, params: Tree, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The logits, and what entered each layer."""
+    def forward(self, params: Mapping[str, Tensor], batch: Batch, x: Tensor) -> Pass:
+        """The network on inputs [..., batch, in]."""
         inputs = []
         for layer in self.layers:
             inputs.append(x)
-            weight = params[layer.weight].transpose(1, 2)
-            x = (
-                torch.bmm(x, weight)
-                if layer.bias is None
-                else torch.baddbmm(params[layer.bias].unsqueeze(1), x, weight)
-            )
-            x = x.relu_() if layer.relu else x
-        return x, inputs
+            x = x @ params[layer.weight].mT
+            x = x if layer.bias is None else x + params[layer.bias].unsqueeze(-2)
+            x = x.relu() if layer.relu else x
+        share = (batch.weight / batch.weight.sum(-1, keepdim=True)).unsqueeze(-1)
+        chances, target = x.log_softmax(-1), batch.y.unsqueeze(-1)
+        loss = -(chances.gather(-1, target) * share).sum((-2, -1))
+        return Pass(x, inputs, loss, (chances.exp() * share).scatter_add(-1, target, -share))
 
-    def backward(self, ctx: Context, params: Tree, slope: Tensor, inputs: list[Tensor]) -> Tree:
-        """The gradients of what the phase trains, from the slope of the loss in the logits."""
-        part, grads = ctx.phase.part, Tree()
+    def backward(self, params: Mapping[str, Tensor], passed: Pass) -> Iterator[tuple[Layer, Tensor, Tensor]]:
+        """From the last layer to the first: the layer, the slope of the loss in its outputs, and its inputs. A layer
+        may be changed as soon as it has been given out."""
+        slope = passed.slope
         for number in reversed(range(len(self.layers))):
-            layer = self.layers[number]
-            if part is None or layer.weight in part:
-                grads[layer.weight] = torch.bmm(slope.transpose(1, 2), inputs[number])
-                if layer.bias is not None:
-                    grads[layer.bias] = slope.sum(1)
+            layer, x = self.layers[number], passed.inputs[number]
+            before = slope
             if number:
-                slope = torch.bmm(slope, params[layer.weight])
-                if self.layers[number - 1].relu:
-                    slope = slope * (inputs[number] > 0)
-        return grads
+                slope = slope @ params[layer.weight]
+                slope = slope * (x > 0) if self.layers[number - 1].relu else slope
+            yield layer, before, x
+
+    def grad(self, slot: str, params: Mapping[str, Tensor], batch: Batch, part: frozenset[str] | None) -> Grad:
+        """The gradient of one client's loss with respect to `part` of its model, for `Context.grad`."""
+        passed, grads = self.forward(params, batch, batch.x.flatten(1)), Tree()
+        for layer, slope, x in self.backward(params, passed):
+            grads[layer.weight] = slope.mT @ x
+            if layer.bias is not None:
+                grads[layer.bias] = slope.sum(0)
+        chosen = {name: grads[name] for name in params if part is None or name in part}
+        return Grad({slot: chosen}, Scored(passed.loss, passed.logits, passed.inputs[-1], {}))
+
+    def step_(self, ctx: Context, work: Slots, batch: Batch) -> None:
+        """A plain SGD step of the first clients of a stack, in place: as many as the batch has."""
+        rows, part = len(batch.x), ctx.phase.part
+        params = {name: leaf[:rows] for name, leaf in work["params"].items()}
+        passed = self.forward(params, batch, batch.x.flatten(2))
+        for layer, slope, x in self.backward(params, passed):
+            if part is None or layer.weight in part:
+                params[layer.weight].baddbmm_(slope.mT, x, alpha=-ctx.rate)
+                if layer.bias is not None:
+                    params[layer.bias].sub_(slope.sum(1), alpha=ctx.rate)
+        count = batch.weight.sum(1)
+        work["log"]["loss"][:rows].addcmul_(passed.loss, count)
+        work["log"]["samples"][:rows].add_(count)
+
+
+def dense_of(task: Task) -> Dense | None:
+    """The written-out form of a task's network and loss, or None where it has none."""
+    layers = dense_layers(task)
+    return Dense(layers) if layers else None
+
+
+def is_plain(plan: Plan, phase: Phase) -> bool:
+    """Whether every step of a phase is one of plain SGD on the model, over the training data."""
+    usual = phase.slots == ("params",) and phase.data == "train" and phase.steps is None and phase.draws == 1
+    return usual and plan.optimizer == SGD() and not any(overrides(plan.method, name) for name in ("step", "update"))

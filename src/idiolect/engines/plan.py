@@ -6,16 +6,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..context import Context, ServerContext
-from ..data import Federation
+from ..data import Client, Federation
 from ..method import Method
 from ..optim import SGD, Optimizer, Schedule
 from ..rng import generator, torch_seed
 from ..task import Net, Task
+
+
+class Part(NamedTuple):
+    """Some samples of a client, named by their positions, so that a pass over them copies them only once."""
+
+    client: Client
+    positions: Tensor
+    device: str
+
+    @property
+    def size(self) -> int:
+        """The number of samples."""
+        return len(self.positions)
+
+    def take(self, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of all samples, or of chosen ones in their order."""
+        x, y = self.client.take(self.positions if chosen is None else self.positions[chosen])
+        return x.to(self.device), y.to(self.device)
 
 
 @dataclass(frozen=True)
@@ -97,28 +116,32 @@ class Plan:
             norm_affine=self.norm_affine,
         )
 
-    def split(self, index: int, which: str) -> tuple[Tensor, Tensor]:
-        """A client's data: `train` and `holdout` share the training split, `public` is everybody's."""
+    def part(self, index: int, which: str) -> Part:
+        """A client's data, not yet gathered: `train` and `holdout` share one split, `public` is everybody's."""
         if which == "public":
             assert self.data.public is not None
             x, y = self.data.public
-        elif which in ("train", "holdout"):
-            x, y = self.data.clients[index].split("train")
-            if self.method.holdout > 0:
-                order = torch.from_numpy(generator(self.seed, "holdout", index).permutation(len(x)))
-                cut = min(round(self.method.holdout * len(x)), len(x) - 1)
-                chosen = order[:cut] if which == "holdout" else order[cut:].sort().values
-                x, y = x[chosen], y[chosen]
-            elif which == "holdout":
-                x, y = x[:0], y[:0]
-        else:
-            x, y = self.data.clients[index].split(which)
-        return x.to(self.device), y.to(self.device)
+            everything = torch.arange(len(x))
+            return Part(Client("public", x, y, everything, everything[:0], everything[:0]), everything, self.device)
+        client = self.data.clients[index]
+        positions = getattr(client, "train" if which == "holdout" else which).long()
+        if which in ("train", "holdout") and self.method.holdout > 0:
+            order = torch.from_numpy(generator(self.seed, "holdout", index).permutation(len(positions)))
+            cut = min(round(self.method.holdout * len(positions)), len(positions) - 1)
+            positions = positions[order[:cut] if which == "holdout" else order[cut:].sort().values]
+        elif which == "holdout":
+            positions = positions[:0]
+        return Part(client, positions, self.device)
+
+    def split(self, index: int, which: str) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of a part of a client's data."""
+        return self.part(index, which).take()
 
     def facts(self, index: int) -> tuple[Tensor, Tensor]:
         """How many training samples a client has, and how many of each class."""
         if index not in self._facts:
-            _, y = self.split(index, "train")
+            part = self.part(index, "train")
+            y = part.client.y[part.positions].to(self.device)
             classes = self.data.classes
             counts = torch.bincount(y.reshape(-1), minlength=classes) if classes else torch.zeros(0)
             self._facts[index] = (torch.tensor(float(len(y)), device=self.device), counts.to(torch.float32))

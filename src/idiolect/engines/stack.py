@@ -18,7 +18,7 @@ from ..rng import generator
 from ..task import Batch, Scored
 from ..tree import Slots, Tree
 from .client import Outcome, Passes, batches, evaluate_view, fresh_optimizer, order, passes
-from .dense import dense_step
+from .dense import dense_of, is_plain
 from .plan import Plan
 
 States = Mapping[int, Slots | None]
@@ -113,7 +113,7 @@ def schedule(plan: Plan, member: Member) -> dict[Phase, Passes]:
 
 
 def _length(plan: Plan, member: Member, phase: Phase) -> int:
-    return member.samples if phase.data == "train" else len(plan.split(member.index, phase.data)[0])
+    return member.samples if phase.data == "train" else plan.part(member.index, phase.data).size
 
 
 class Stack:
@@ -126,7 +126,9 @@ class Stack:
         self.state = stacked([m.state for m in members])
         self.samples = torch.stack([m.ctx.samples for m in members])
         self.counts = torch.stack([m.ctx.counts for m in members])
-        self.fast = dense_step(plan, self.ctx.task)
+        self.dense = dense_of(self.ctx.task)
+        if self.dense is not None:
+            self.ctx.written = self.dense.grad
 
     def run(self) -> Iterator[tuple[int, Outcome]]:
         """Begin, all phases, end; then one outcome per client."""
@@ -140,12 +142,14 @@ class Stack:
             self.ctx.phase, self.ctx.epoch, self.ctx.step = phase, 0, 0
             work = self.traced(method.enter)(work)
             work = {**self.traced(lambda ctx, held: fresh_optimizer(ctx, ctx.phase, held))(work), **work}
+            plain = self.dense if is_plain(self.plan, phase) else None
+            if plain is not None:
+                work = {**work, "params": owned(work["params"]), "log": owned(work["log"])}
             for rows, batch, noise in Feeder(self, phase).batches():
-                if self.fast is not None and phase.draws == 1:
-                    moved = self.fast(self.ctx, sliced(work, rows), Batch(*batch[0]))
+                if plain is not None:  # the largest clients come first, so that rows are always the first ones
+                    plain.step_(self.ctx, work, Batch(*batch[0]))
                 else:
-                    moved = self.traced(self._step, rows)(sliced(work, rows), batch, noise)
-                work = merged(work, moved, rows)
+                    work = merged(work, self.traced(self._step, rows)(sliced(work, rows), batch, noise), rows)
                 for row in rows if phase.slots else ():
                     steps[row] += 1
         after, slots, masks = self.traced(self._end)(self.state, work)
@@ -209,11 +213,11 @@ class Feeder:
         xs, ys = [], []
         weight = torch.zeros(len(self.passes), longest, device=self.plan.device)
         for row, (member, each) in enumerate(zip(self.stack.members, self.passes, strict=True)):
-            x, y = self.plan.split(member.index, self.phase.data)
+            part = self.plan.part(member.index, self.phase.data)
             member.ctx.phase = self.phase
-            chosen = order(self.plan, member.ctx, len(x), each.samples, draw, epoch)
-            xs.append(_filled(x[chosen], longest))
-            ys.append(_filled(y[chosen], longest))
+            x, y = part.take(order(self.plan, member.ctx, part.size, each.samples, draw, epoch))
+            xs.append(_filled(x, longest))
+            ys.append(_filled(y, longest))
             weight[row, : each.samples] = 1.0
         return torch.stack(xs), torch.stack(ys), weight
 
@@ -293,6 +297,11 @@ def merged(before: Slots, after: Slots, rows: list[int]) -> Slots:
         return new if len(new) == len(old) else old.index_copy(0, torch.tensor(rows, device=old.device), new)
 
     return {slot: tree.map(put, leaves, before[slot]) for slot, leaves in after.items()}
+
+
+def owned(leaves: Tree) -> Tree:
+    """A copy whose leaves may be changed in place."""
+    return tree.map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), leaves)
 
 
 def taken(slots: Slots, row: int) -> Slots:
