@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -447,3 +448,53 @@ def test_the_installed_command(folder):
         check=False,
     )
     assert (piped.stdout, piped.stderr) == ("[\n", "")
+
+
+# -- for other programs ---------------------------------------------------------------------------------
+
+
+def test_json_lines_say_every_round_and_the_result(call, folder):
+    code, out, _ = call("run", "--rounds", 3, "--clients", 4, "--json-lines", "--out", "a")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (code, [each["event"] for each in lines]) == (0, ["start", "round", "round", "round", "end"])
+    assert [each["round"] for each in lines[1:4]] == [1, 2, 3]
+    assert lines[1]["samples"] > 0
+    assert lines[-1]["summary"]["rounds_done"] == 3
+    code, out, _ = call("compare", "-m", "local, fedavg", "--seeds", 1, "--rounds", 2, "--clients", 4, "--json-lines")
+    ends = [each for each in map(json.loads, out.splitlines()) if each["event"] == "end"]
+    assert (code, [each["run"] for each in ends]) == (0, ["local seed 0", "fedavg seed 0"])
+
+
+# -- data -----------------------------------------------------------------------------------------------
+
+
+def test_fetch_says_what_can_be_fetched_and_why_not(call, folder):
+    code, _, err = call("data", "fetch")
+    assert (code, "mnist" in err) == (2, True)
+    code, _, err = call("data", "fetch", "mnist")
+    assert code == 2
+    assert "IDIOLECT_DATA is not set" in err
+    code, _, err = call("data", "fetch", "digits", "--into", "x")
+    assert code == 2
+    assert "cannot be fetched" in err
+    assert not Path("x").exists()
+    code, _, err = call("data", "mnist", "digits")
+    assert code == 2
+    assert "idiolect data fetch NAME" in err
+
+
+def test_public_data_can_be_a_share_or_a_source(call, folder):
+    code, _, _ = call("run", "--rounds", 1, "--clients", 4, "--public", "0.25", "--out", "a")
+    assert code == 0
+    assert yaml.safe_load(Path("a/config.yaml").read_text())["public"] == "0.25"
+    code, _, err = call("run", "--public", "1.5", "--out", "b")
+    assert code == 2
+    assert "between 0 and 1" in err
+    assert not Path("b").exists()
+
+
+def test_metrics_are_chosen_by_name(call, folder):
+    code, _, err = call("run", "--metrics", "speed", "--out", "b")
+    assert code == 2
+    assert "there is no metric 'speed'" in err
+    assert not Path("b").exists()

@@ -67,4 +67,26 @@ def test_a_damaged_entry_is_named(tmp_path):
     store.commit(0, {}, {1: slots(1.0)}, [], {})
     store._db.execute("UPDATE state SET data=x'00'")
     with pytest.raises(RunFolderError, match="damaged"):
-        store.clients([1])
+        Store(tmp_path / "s.sqlite").clients([1])
+
+
+@pytest.mark.parametrize("cache_mb", [0, 1, 64])
+def test_the_cache_changes_nothing_and_is_bounded(tmp_path, cache_mb):
+    store = Store(tmp_path / "s.sqlite", cache_mb=cache_mb)
+    large = torch.zeros(100_000)
+    for round in range(3):
+        store.commit(round, {}, {i: {"own": {"w": large + round + i}} for i in range(6)}, [], {"selected": 0})
+        assert store._cache.size == sum(map(len, store._cache.held.values())) <= cache_mb << 20
+    held = store.clients([5, 0, 9, 3])
+    assert list(held) == [5, 0, 9, 3]
+    assert held[9] is None
+    assert [held[i]["own"]["w"][0].item() for i in (5, 0, 3)] == [7.0, 2.0, 5.0]
+    assert store.clients([5], at=1)[5]["own"]["w"][0].item() == 5.0
+
+
+def test_a_commit_that_failed_is_not_in_the_cache(tmp_path):
+    store = Store(tmp_path / "s.sqlite")
+    store.commit(0, {}, {1: slots(1.0)}, [], {})
+    with pytest.raises(RunFolderError, match="could not be saved"):
+        store.commit(1, {}, {1: slots(2.0)}, [(1, 1, "seen", "view", "test", "accuracy", object(), 1)], {})
+    assert own(store, 1) == 1.0

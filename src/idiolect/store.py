@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,26 @@ from . import codec
 from .errors import InputError, RunFolderError
 from .tree import Slots
 
-VERSION = 1
+VERSION = 2
 SERVER = -1
+CACHE_MB = 256
+# Large pages, and rows apart from their key: values of a megabyte are then read and written at the speed of files.
 _SCHEMA = """
-CREATE TABLE state (owner INTEGER, slot TEXT, round INTEGER, data BLOB, PRIMARY KEY (owner, slot, round)) WITHOUT ROWID;
+PRAGMA page_size=32768;
+CREATE TABLE state (owner INTEGER, slot TEXT, round INTEGER, data BLOB, PRIMARY KEY (owner, slot, round));
 CREATE TABLE metrics (
     round INTEGER, client INTEGER, cohort TEXT, point TEXT, split TEXT, metric TEXT, value REAL, samples INTEGER);
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
-PRAGMA user_version=1;
+PRAGMA user_version=2;
 """
+_END = 2**40
 Row = tuple[int, int, str, str, str, str, float, int]
 COLUMNS = ("round", "client", "cohort", "point", "split", "metric", "value", "samples")
 
 
 class Store:
-    """The state of one run; `path=None` keeps it in memory.
+    """The state of one run; `path=None` keeps it in memory. Of the clients' newest slots, those used last are held in
+    memory as well, up to `cache_mb` megabytes.
 
     >>> import torch
     >>> store = Store(None)
@@ -37,8 +43,9 @@ class Store:
     ({'params': {'w': tensor([1., 1.])}}, 0)
     """
 
-    def __init__(self, path: Path | None, create: bool = True) -> None:
+    def __init__(self, path: Path | None, create: bool = True, cache_mb: int = CACHE_MB) -> None:
         self.path = path
+        self._cache = _Cache(0 if path is None else cache_mb << 20)
         try:
             if path is not None and not path.exists():
                 if not create:
@@ -68,15 +75,19 @@ class Store:
 
     def clients(self, ids: Sequence[int], at: int | None = None) -> dict[int, Slots | None]:
         """The slots of some clients; None for one that has never trained."""
-        found: dict[int, Slots | None] = dict.fromkeys(ids)
-        for index in ids:
-            for _, data in self._versions(index, at):
-                found[index] = codec_slots(data)
-        return found
+        found: dict[int, bytes | None] = {i: self._cache.get(i) if at is None else None for i in ids}
+        missing = json.dumps([i for i, data in found.items() if data is None])
+        latest = "SELECT max(round) FROM state n WHERE n.owner=s.owner AND n.slot=s.slot AND n.round<=?"
+        query = f"SELECT owner, data FROM state s WHERE owner IN (SELECT value FROM json_each(?)) AND round=({latest})"
+        for index, data in self._query(query, (missing, _END if at is None else at)):
+            found[index] = data
+            if at is None:
+                self._cache.put(index, data)
+        return {i: None if data is None else codec_slots(data) for i, data in found.items()}
 
     def _versions(self, owner: int, at: int | None) -> list[tuple[str, bytes]]:
         latest = "SELECT max(round) FROM state n WHERE n.owner=s.owner AND n.slot=s.slot AND n.round<=?"
-        limit = 2**40 if at is None else at
+        limit = _END if at is None else at
         return self._query(f"SELECT slot, data FROM state s WHERE owner=? AND round=({latest})", (owner, limit))
 
     def commit(
@@ -103,21 +114,14 @@ class Store:
                 self._db.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
                 for key, value in facts.items():
                     self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, json.dumps(value)))
-                if "selected" in facts:
-                    self._forget_before(facts["selected"])
         except sqlite3.Error as error:
             raise RunFolderError(
                 f"round {round + 1} could not be saved in {self.path}: {error}; the rounds before it are safe, "
                 f"so free some space or fix the permissions and resume"
             ) from error
-
-    def _forget_before(self, selected: int) -> None:
-        """Drop the versions that only an earlier selected round needed."""
-        newer = (
-            "SELECT 1 FROM state n WHERE n.owner=state.owner AND n.slot=state.slot"
-            " AND n.round>state.round AND n.round<=?"
-        )
-        self._db.execute(f"DELETE FROM state WHERE EXISTS ({newer})", (selected,))
+        for index, _, data in entries:
+            if index != SERVER:
+                self._cache.put(index, data)
 
     def rows(self) -> list[Row]:
         """All metrics."""
@@ -149,6 +153,28 @@ def _create(path: Path) -> None:
     db.executescript(_SCHEMA)
     db.close()
     part.replace(path)
+
+
+class _Cache:
+    """The values used last, up to a number of bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.size = limit, 0
+        self.held: OrderedDict[int, bytes] = OrderedDict()
+
+    def get(self, key: int) -> bytes | None:
+        """A value, which is then the newest."""
+        if key in self.held:
+            self.held.move_to_end(key)
+        return self.held.get(key)
+
+    def put(self, key: int, data: bytes) -> None:
+        """Hold a value, and let go of the oldest if it is too much."""
+        self.size += len(data) - len(self.held.pop(key, b""))
+        self.held[key] = data
+        while self.size > self.limit:
+            _, gone = self.held.popitem(last=False)
+            self.size -= len(gone)
 
 
 class _Transaction:

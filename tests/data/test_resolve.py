@@ -43,3 +43,21 @@ def test_load_resolves_public_data_by_name():
 def test_load_refuses_what_makes_no_sense(data, options, message):
     with pytest.raises(DataError, match=message):
         load(data, **options)
+
+
+def test_a_share_of_a_pool_becomes_public_and_no_client_holds_it():
+    x, y = torch.arange(100.0).reshape(100, 1), torch.arange(100) % 4
+    data = load((x, y), partition="iid", clients=5, public=0.2, seed=3)
+    public = set(data.public[0].flatten().tolist())
+    held = {value for client in data.clients for value in client.x[client.indices].flatten().tolist()}
+    assert len(public) == 20
+    assert public | held == set(x.flatten().tolist())
+    assert not public & held
+    assert torch.equal(data.public[1], data.public[0].flatten().long() % 4)
+    assert torch.equal(load((x, y), partition="iid", clients=5, public="0.2", seed=3).public[0], data.public[0])
+
+
+def test_clients_with_their_own_data_have_no_pool_to_take_a_share_from():
+    clients = [(torch.randn(10, 2), torch.arange(10) % 2)] * 2
+    with pytest.raises(DataError, match="these data come as clients"):
+        load(clients, public=0.1)

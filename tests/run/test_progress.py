@@ -10,8 +10,8 @@ from idiolect.run.experiment import Progress
 from idiolect.run.progress import Live, Meter, Plain, Reporter, clock, reporter
 
 
-def round_(number, rounds=10, seconds=0.5, score=0.8, loss=0.25, steps=30):
-    return Progress(number, rounds, clients=4, loss=loss, score=score, seconds=seconds, steps=steps)
+def round_(number, rounds=10, seconds=0.5, score=0.8, loss=0.25, samples=30):
+    return Progress(number, rounds, clients=4, loss=loss, score=score, seconds=seconds, samples=samples)
 
 
 def summary(score=0.875):
@@ -36,9 +36,9 @@ def test_facts_leave_out_what_is_unknown():
     meter = Meter(rounds=10)
     assert meter.facts() == ""
     meter.add(round_(0, score=math.nan, loss=math.nan))
-    assert meter.facts() == "4 clients  60 steps/s"
+    assert meter.facts() == "4 clients  60 samples/s"
     meter.add(round_(1))
-    assert meter.facts() == "4 clients  60 steps/s  loss 0.250  val 0.800"
+    assert meter.facts() == "4 clients  60 samples/s  loss 0.250  val 0.800"
 
 
 @pytest.mark.parametrize("rounds", [1, 7, 20, 50, 1000])
@@ -86,7 +86,7 @@ def test_bars_fit_on_one_line_of_a_terminal():
         lines = console.render_lines(told.bars.get_renderable())
     shown = "".join(segment.text for segment in lines[0])
     assert len(lines) == 1
-    for part in ("fine… seed 3", "━", "25/50", "4 clients", "60 steps/s", "loss 0.250", "val 0.800", "0:12 left"):
+    for part in ("fine… seed 3", "━", "25/50", "4 clients", "60 samples/s", "loss 0.250", "val 0.800", "0:12 left"):
         assert part in shown
 
 

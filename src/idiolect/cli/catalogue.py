@@ -10,8 +10,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
-from ..data import Source, draw_partition, partition_text, partitions, save_partition, sources
+from ..data import Progress as Fetched
+from ..data import Source, draw_partition, fetch, fetchable, partition_text, partitions, save_partition, sources
 from ..data import load as load_data
 from ..errors import InputError
 from ..method import Method, Wrapper
@@ -158,17 +168,31 @@ def allowed(info: OptionInfo) -> str:
 
 
 def data(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this source in detail.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Show this source in detail; or fetch, and then a name.")
+    ] = None,
+    wanted: Annotated[str | None, typer.Argument(metavar="[NAME]", help="After fetch: what to download.")] = None,
+    into: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With fetch: the folder for data; else that of IDIOLECT_DATA.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the data sources: their size, licence and natural groups, and whether they are on this machine.
 
-    Own data need no source: give them in Python, idiolect.run(data=...).
+    Nothing is ever downloaded by a run; data fetch does it, goes on where an earlier try stopped, and verifies
+    checksums. Own data need no source: give them in Python, idiolect.run(data=...).
 
     [bold]Examples[/bold]
       idiolect data
       idiolect data mnist
+      idiolect data fetch mnist --into data
+      idiolect data fetch 'hf(ylecun/mnist)'
     """
+    if name == "fetch":
+        download(wanted, into)
+        return
+    if wanted is not None or into is not None:
+        raise InputError("one name only; to download a source, write: idiolect data fetch NAME")
     chosen = [sources.build(name)] if name else [sources.build(each) for each in sources]
     if as_json:
         write_json([source_facts(each) for each in chosen], one=name is not None)
@@ -181,6 +205,26 @@ def data(
         for source in chosen:
             show_source(source)
         screen.paragraph("Options and more about one: idiolect data NAME", "dim")
+
+
+def download(name: str | None, into: Path | None) -> None:
+    """Download a source's files, with a bar per file on a terminal."""
+    if name is None:
+        raise InputError(f"what is to be fetched? Sources that can be: {', '.join(fetchable())}")
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=screen.ERR, disable=not screen.ERR.is_terminal) as bars:
+        shown: dict[str, TaskID] = {}
+
+        def watch(news: Fetched) -> None:
+            if news.file not in shown:
+                shown[news.file] = bars.add_task(news.file, total=news.total)
+            bars.update(shown[news.file], completed=news.done, total=news.total)
+
+        files = fetch(name, into, watch)
+    for each in files:
+        screen.say(f"here: {screen.place(each)}")
+    if into is not None:
+        screen.say(f"to use it: export IDIOLECT_DATA={into.resolve()}")
 
 
 def show_source(source: Source) -> None:

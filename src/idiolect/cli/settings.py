@@ -37,6 +37,9 @@ Overrides = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; warnings and results are still shown.")]
+JsonLines = Annotated[
+    bool, typer.Option("--json-lines", help="Write a JSON object per line, for every round and the result; no tables.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")]
 
 

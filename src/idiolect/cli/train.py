@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +22,7 @@ from ..run.config import Config, configure
 from ..run.leaderboard import Comparison
 from ..run.progress import reporter
 from . import screen
-from .settings import ConfigFile, Overrides, Quiet, gathered, with_settings
+from .settings import ConfigFile, JsonLines, Overrides, Quiet, gathered, with_settings
 
 DEMO_METHODS = ("local", "fedavg", "finetune(fedavg)", "fedprox", "ditto", "fedper")
 DEMO_MORE = ("fedlag", "lgmix", "flayer", "pfedgate", "fedfac")
@@ -50,6 +51,7 @@ def run(
     ] = None,
     override: Overrides = None,
     quiet: Quiet = False,
+    json_lines: JsonLines = False,
     settings: Any = None,
 ) -> None:
     """Train one federation with one method.
@@ -65,16 +67,19 @@ def run(
     """
     chosen = configure(gathered(config, settings), override)
     folder = new_folder(out) if out is not None else free_folder(chosen)
-    train(make_plan(chosen, {}), chosen, folder, quiet)
+    train(make_plan(chosen, {}), chosen, folder, quiet, json_lines)
 
 
-def train(plan: Plan, config: Config, folder: Path, quiet: bool) -> None:
+def train(plan: Plan, config: Config, folder: Path, quiet: bool, json_lines: bool = False) -> None:
     """Start or continue a run, show how it goes on and what came of it."""
-    with reporter(screen.ERR, quiet) as told:
+    with reporter(screen.ERR, quiet, sys.stdout if json_lines else None) as told:
         told.start(config.method, plan.rounds, next_round(Entry(plan.method, config, folder)))
         result = carry_out(plan, config, folder, partial(told.step, config.method))
     summary, complete = result.summary, result.complete
     result.store.close()
+    if json_lines:
+        told.end(config.method, summary)
+        raise typer.Exit(0 if complete else INTERRUPTED)
     screen.show_result(summary)
     where = screen.place(folder)
     if not complete:
@@ -99,6 +104,7 @@ def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a comparison.")],
     jobs: Jobs = 1,
     quiet: Quiet = False,
+    json_lines: JsonLines = False,
 ) -> None:
     """Continue a run or a comparison that was interrupted.
 
@@ -110,12 +116,12 @@ def resume(
       idiolect resume results/x --jobs 2
     """
     if (folder / SPEC).is_file():
-        compared(folder, quiet, resume_comparison, folder, jobs=jobs)
+        compared(folder, quiet, resume_comparison, folder, jobs=jobs, json_lines=json_lines)
         return
     if not folder.is_dir():
         raise RunFolderError(f"there is no folder {folder}; start a run with: idiolect run --out {folder}")
     plan, config = open_run(folder)
-    train(plan, config, folder, quiet)
+    train(plan, config, folder, quiet, json_lines)
 
 
 @with_settings(without=("method",))
@@ -147,6 +153,7 @@ def compare(
     jobs: Jobs = 1,
     override: Overrides = None,
     quiet: Quiet = False,
+    json_lines: JsonLines = False,
     settings: Any = None,
 ) -> None:
     """Compare methods on the same partitions, initial weights and sampled clients.
@@ -181,20 +188,25 @@ def compare(
         baseline=asked["baseline"],
         out=folder,
         jobs=jobs,
+        json_lines=json_lines,
         **{name: each for name, each in chosen.items() if name != "method"},
     )
 
 
-def compared(folder: Path, quiet: bool, start: Any, *arguments: Any, **named: Any) -> Comparison:
+def compared(
+    folder: Path, quiet: bool, start: Any, *arguments: Any, json_lines: bool = False, **named: Any
+) -> Comparison:
     """Start or continue a comparison, show how it goes on and what came of it."""
     where = screen.place(folder)
     try:
-        with reporter(screen.ERR, quiet) as told:
+        with reporter(screen.ERR, quiet, sys.stdout if json_lines else None) as told:
             comparison: Comparison = start(*arguments, **named, reporter=told)
     except KeyboardInterrupt:
-        if (folder / SPEC).is_file():
+        if (folder / SPEC).is_file() and not json_lines:
             screen.say(f"stopped; continue with: idiolect resume {where}", "yellow")
         raise typer.Exit(INTERRUPTED) from None
+    if json_lines:
+        return comparison
     screen.show_comparison(comparison)
     screen.say(f"results: {where} (comparison.md, .csv, .json, and a folder for every run)")
     return comparison

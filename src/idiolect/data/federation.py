@@ -254,6 +254,11 @@ class Federation:
         words: int | None = None,
     ) -> Federation:
         classes = check_clients(clients, classes)
+        if isinstance(public, float):
+            raise DataError(
+                "a share of public samples is taken out of one pool of data, but these data come as clients; "
+                "name a source of public data, or give a tuple (x, y)"
+            )
         shown = None if public is None else arrays.pair(public, "the public data")
         if shown:
             check_public(shown, clients)

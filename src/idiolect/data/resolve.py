@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -36,7 +37,8 @@ def load(
         split: shares of training, validation and test; by default 60/20/20.
         seed: determines partition, splits and held-out clients; a `Federation` has its own.
         unseen: share of clients that never train.
-        public: samples that everybody may see: an expression, a `Source`, a `Pool`, a tuple (x, y) or a dataset.
+        public: samples that everybody may see: an expression, a `Source`, a `Pool`, a tuple (x, y), a dataset; or a
+            number, the share of a pool's samples that is taken out for it.
 
     >>> load("digits", partition="pathological:2", clients=5)
     Federation('digits', 5 clients, 10 classes, pathological(classes_per_client=2))
@@ -69,6 +71,12 @@ def _pool(data: Any) -> Pool:
 
 
 def _public(public: Any) -> Any:
+    with suppress(ValueError):
+        return float(public) if isinstance(public, str | float) else _public_data(public)
+    return _public_data(public)
+
+
+def _public_data(public: Any) -> Any:
     found = sources.build(public) if isinstance(public, str) else public
     found = found.load() if isinstance(found, Source) else found
     return (found.x, found.y) if isinstance(found, Pool) else found

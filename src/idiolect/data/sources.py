@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -62,6 +62,19 @@ class Pool:
         """How many different tokens there may be."""
         return self.words if self.words is not None else vocabulary_of([self.x])
 
+    def apart(self, share: float, seed: int) -> tuple[Pool, Pool]:
+        """The pool without a random share of its samples, and that share."""
+        if not 0 < share < 1:
+            raise DataError(f"the share of public samples is {share:g}; it must lie between 0 and 1, as in 0.1")
+        order = generator(seed, "public").permutation(len(self.x))
+        cut = max(1, round(share * len(order)))
+        parts = (np.sort(order[cut:]), np.sort(order[:cut]))
+        rest, shown = (
+            replace(self, x=self.x[each], y=self.y[each], groups=None if self.groups is None else self.groups[each])
+            for each in parts
+        )
+        return rest, shown
+
     def federation(
         self,
         partition: str | Partition | None = None,
@@ -72,7 +85,13 @@ class Pool:
         unseen: float = 0.0,
         public: Any = None,
     ) -> Federation:
-        """Deal the pool to clients; without a partition, by its groups, else by label with alpha 0.1."""
+        """Deal the pool to clients; without a partition, by its groups, else by label with alpha 0.1. A number for
+        `public` is the share of the samples that everybody sees and no client holds."""
+        if isinstance(public, float):
+            rest, shown = self.apart(public, seed)
+            return rest.federation(
+                partition, clients=clients, split=split, seed=seed, unseen=unseen, public=(shown.x, shown.y)
+            )
         usual = "group" if self.groups is not None else "iid" if self.classes is None else "dirichlet"
         rule = partitions.build(usual if partition is None else partition)
         return Federation.from_pool(

@@ -40,6 +40,7 @@ class Outcome:
     upload: Upload | None
     loss: float = math.nan
     steps: int = 0
+    samples: int = 0
     scores: list[Score] = field(default_factory=list)
 
 
@@ -60,7 +61,7 @@ def train(plan: Plan, index: int, round: int, state: Slots | None, download: Slo
         )
     samples = float(work["log"]["samples"])
     loss = float(work["log"]["loss"]) / samples if samples else math.nan
-    return Outcome(after, upload, loss, steps, scores)
+    return Outcome(after, upload, loss, steps, int(samples), scores)
 
 
 def run_phases(plan: Plan, ctx: Context, phases: Sequence[Phase], work: Slots, tune: bool = False) -> tuple[Slots, int]:
@@ -132,7 +133,8 @@ def order(plan: Plan, ctx: Context, length: int, samples: int, draw: int, epoch:
     """
     stream = f"batches {ctx.phase.stream}" + (f" {draw}" if draw else "")
     who = -1 if ctx.phase.data == "public" else ctx.index
-    return torch.from_numpy(generator(plan.seed, stream, ctx.round, who, epoch).permutation(length)[:samples])
+    round = ctx.round + ctx.phase.ahead
+    return torch.from_numpy(generator(plan.seed, stream, round, who, epoch).permutation(length)[:samples])
 
 
 # -- evaluation -------------------------------------------------------------------------------------

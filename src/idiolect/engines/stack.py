@@ -153,7 +153,8 @@ class Stack:
                 for row in rows if phase.slots else ():
                     steps[row] += 1
         after, slots, masks = self.traced(self._end)(self.state, work)
-        loss = work["log"]["loss"] / work["log"]["samples"]
+        samples = work["log"]["samples"]
+        loss = work["log"]["loss"] / samples
         for row, member in enumerate(self.members):
             upload = Upload(taken(slots, row), taken(masks, row))
             state = taken(after, row)
@@ -161,7 +162,7 @@ class Stack:
             if self.plan.after_local:
                 view = self.plan.method.after_local(member.ctx, state, taken(work, row))
                 scores = evaluate_view(self.plan, member.ctx, view, "after_local")
-            yield member.index, Outcome(state, upload, float(loss[row]), steps[row], scores)
+            yield member.index, Outcome(state, upload, float(loss[row]), steps[row], int(samples[row]), scores)
 
     def _begin(self, ctx: Context, state: Slots, each: Slots) -> Slots:
         return self.plan.method.begin(ctx, state, {**self.shared, **each})

@@ -47,10 +47,10 @@ def run(
     models: Sequence[nn.Module] = (),
     model_of: Sequence[int] = (),
     loss: str | Callable[[Tensor, Tensor], Tensor] | None = None,
-    metrics: Mapping[str, Callable[[Tensor, Tensor], Any] | Metric] | None = None,
+    metrics: str | Mapping[str, Callable[[Tensor, Tensor], Any] | Metric] | None = None,
     initial: str | Path | Mapping[str, Tensor] | None = None,
     schedule: str | Schedule | Callable[[int, int], float] = "constant",
-    public: tuple[Tensor, Tensor] | None = None,
+    public: Any = None,
     out: str | Path | None = None,
     watch: Watch = lambda _: None,
     **settings: Any,
@@ -64,10 +64,11 @@ def run(
         model: a network's name or any module; its weights are the initial ones.
         models, model_of: several networks and, per client, which it has (for methods that allow it).
         loss: a loss's name or a function (outputs, targets) -> a value per sample or per batch.
-        metrics: own metrics by name, functions (outputs, targets) -> number; the first is the headline.
+        metrics: names, as in "accuracy, auc", or own functions (outputs, targets) -> number by name; the first is the
+            headline.
         initial: initial weights, a state dict or a safetensors file.
         schedule: rate over rounds: an expression or a function (round, rounds) -> factor.
-        public: samples and targets that everybody has (for methods that need them).
+        public: what everybody sees, for methods that need it: a source's name, a share of the data, or (x, y).
         out: a new folder for the run; without it the run stays in memory.
         watch: called after every round.
         settings: any other setting of `Config`, such as rounds, lr, clients, partition, seed.
@@ -79,9 +80,9 @@ def run(
     own: dict[str, Any] = {}
     marks: dict[str, Any] = {}
     given = {"method": method, "data": data, "model": model, "loss": loss, "initial": initial, "schedule": schedule}
-    for name, each in given.items():
-        if each is None or isinstance(each, str):
-            settings[name] = each
+    for name, each in (given | {"metrics": metrics, "public": public}).items():
+        if each is None or isinstance(each, str | float):
+            settings[name] = each if each is None else str(each)
         elif isinstance(each, Method):
             settings[name] = describe(each)
         else:
@@ -89,9 +90,7 @@ def run(
             if name not in ("initial", "schedule"):
                 marks[name] = OWN
     config = replace(configure(settings), **marks)
-    plan = make_plan(
-        config, own | {"metrics": metrics, "models": models, "model_of": model_of, "public": public}, method
-    )
+    plan = make_plan(config, own | {"models": models, "model_of": model_of}, method)
     folder = None if out is None else new_folder(Path(out))
     return carry_out(plan, config, folder, watch)
 
@@ -113,7 +112,9 @@ def make_plan(config: Config, own: Mapping[str, Any], method: str | Method | Non
         chosen.check(task)
     schedule = own.get("schedule")
     if "public" in chosen.needs and data.public is None:
-        raise InputError(f"{chosen.name} needs public data, which everybody has; give public=(x, y)")
+        raise InputError(
+            f"{chosen.name} needs public data, which everybody sees; give a source or a share, as in public=0.1"
+        )
     return Plan(
         method=chosen,
         tasks=tasks,
@@ -153,7 +154,7 @@ def resolve_data(config: Config, own: Mapping[str, Any]) -> Federation:
             split=config.split,
             seed=config.seed,
             unseen=config.unseen,
-            public=own.get("public"),
+            public=own.get("public", config.public),
         )
     return data
 
@@ -180,7 +181,7 @@ def resolve_tasks(config: Config, own: Mapping[str, Any], data: Federation) -> t
                 module,
                 (x[:2], y[:2]),
                 own.get("loss", config.loss),
-                own.get("metrics"),
+                own.get("metrics", config.metrics),
                 data.classes,
                 config.head,
             )
@@ -222,7 +223,7 @@ def carry_out(plan: Plan, config: Config, folder: Path | None, watch: Watch) -> 
                 write_config(config, folder / "config.yaml")
         except OSError as error:
             raise RunFolderError(f"the run folder {folder} cannot be written: {error.strerror}") from error
-    store = Store(None if folder is None else folder / "state.sqlite")
+    store = Store(None if folder is None else folder / "state.sqlite", cache_mb=config.cache_mb)
     identity = {"data": plan.data.fingerprint, "partition": plan.data.partition_hash, "weights": weights_hash(plan)}
     known = store.fact("identity")
     if known is not None and known != identity:

@@ -29,7 +29,7 @@ from .parallel import Job, Workshop
 from .progress import Reporter
 from .tables import write_comparison, write_text
 
-OBJECTS = ("model", "loss", "initial", "schedule")
+OBJECTS = ("model", "loss", "initial", "schedule", "metrics", "public")
 
 
 def compare(
@@ -127,10 +127,11 @@ def separate(data: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], di
     given: dict[str, Any] = {}
     own: dict[str, Any] = {}
     for name, each in {"data": data, **settings}.items():
-        if name in ("metrics", "models", "model_of", "public"):
+        if name in ("models", "model_of"):
             own |= {} if each is None else {name: each}
         elif name == "data" or name in OBJECTS:
-            (given if each is None or isinstance(each, str) else own)[name] = each
+            text = each is None or isinstance(each, str | float)
+            (given if text else own)[name] = str(each) if isinstance(each, float) else each
         elif name == "method":
             raise InputError("a comparison has several methods; give methods=... instead of method=...")
         else:

@@ -102,7 +102,7 @@ def differences(held: Mapping[str, Any], config: Config, ignore: Sequence[str] =
     return [
         f"{name}: {before.get(name)} there, {now[name]} now"
         for name in now
-        if name not in ("save_models", *ignore) and before.get(name) != now[name]
+        if name not in ("save_models", "cache_mb", *ignore) and before.get(name) != now[name]
     ]
 
 

@@ -37,8 +37,12 @@ class Config(Options):
         max=1.0,
         help="train, validation, test shares per client; none is the data's own, else 0.6 0.2 0.2",
     )
+    public: str | None = option(
+        None, help="data that everybody sees, for methods that need them: a source, or a share such as 0.1"
+    )
     model: str | None = option(None, help="network, as in mlp(hidden=[64]) or cnn4; none is the data source's own")
     loss: str | None = option(None, help="loss; none is cross_entropy for classes, mse for numbers")
+    metrics: str | None = option(None, help="metrics, the headline first, as in accuracy, auc; none is what suits")
     head: str | None = option(None, help="name of the output layer; none finds it")
     initial: str | None = option(None, help="safetensors file of initial weights")
     rounds: int = option(50, min=1, help="communication rounds")
@@ -65,13 +69,14 @@ class Config(Options):
     precision: str = option(
         "fp32", choices=("fp32", "bf16"), help="number format of the networks; parameters and sums stay fp32"
     )
+    cache_mb: int = option(256, min=0, help="memory for the clients' states that are on disk, in megabytes")
     device: str = option("cpu", help="where tensors live, as in cpu or cuda")
     save_models: bool = option(False, help="write every client's personal model into the run folder")
 
     @property
     def hash(self) -> str:
         """A short hash of everything that changes the results."""
-        kept = {k: v for k, v in self.as_dict().items() if k not in ("save_models",)}
+        kept = {k: v for k, v in self.as_dict().items() if k not in ("save_models", "cache_mb")}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
     def as_dict(self) -> dict[str, Any]:

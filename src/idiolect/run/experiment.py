@@ -26,7 +26,8 @@ log = logging.getLogger("idiolect")
 
 @dataclass(frozen=True)
 class Progress:
-    """What a round's end tells those who watch; `score` is the newest sample-weighted validation score."""
+    """What a round's end tells those who watch; `score` is the newest sample-weighted validation score, `samples` how
+    many samples the clients trained on."""
 
     round: int
     rounds: int
@@ -34,7 +35,7 @@ class Progress:
     loss: float
     score: float
     seconds: float
-    steps: int
+    samples: int
 
 
 class Experiment:
@@ -114,7 +115,7 @@ class Experiment:
                 sum(losses) / len(losses) if losses else math.nan,
                 self.score,
                 seconds,
-                sum(each.steps for each in outcomes.values()),
+                sum(each.samples for each in outcomes.values()),
             )
         )
         return after

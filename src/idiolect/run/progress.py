@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
@@ -28,9 +29,9 @@ class Meter:
     """The pace of one run, from its newest rounds.
 
     >>> meter = Meter(rounds=10)
-    >>> meter.add(Round(0, 10, clients=5, loss=0.5, score=0.75, seconds=2.0, steps=40))
+    >>> meter.add(Round(0, 10, clients=5, loss=0.5, score=0.75, seconds=2.0, samples=40))
     >>> meter.facts(), meter.left
-    ('5 clients  20 steps/s  loss 0.500  val 0.750', 18.0)
+    ('5 clients  20 samples/s  loss 0.500  val 0.750', 18.0)
     """
 
     def __init__(self, rounds: int, done: int = 0) -> None:
@@ -54,9 +55,9 @@ class Meter:
         if not self._newest:
             return ""
         newest = self._newest[-1]
-        pace = sum(each.steps for each in self._newest) / max(1e-9, sum(each.seconds for each in self._newest))
+        pace = sum(each.samples for each in self._newest) / max(1e-9, sum(each.seconds for each in self._newest))
         parts = [f"{newest.clients} client{'s' * (newest.clients != 1)}"] if clients else []
-        parts.append(f"{pace:,.0f} steps/s")
+        parts.append(f"{pace:,.0f} samples/s")
         if not math.isnan(newest.loss):
             parts.append(f"loss {newest.loss:.3f}")
         if not math.isnan(newest.score):
@@ -255,6 +256,38 @@ def shortened(label: str, width: int) -> str:
     return label if len(label) <= width else f"{label[: width - 8]}…{label[-7:]}"
 
 
-def reporter(console: Console, quiet: bool = False) -> Reporter:
-    """The reporter that suits the console: bars on a terminal, else plain lines; nothing if quiet."""
+class JsonLines(Reporter):
+    """Everything as one JSON object per line, for other programs: `start`, `round` and `end` of every run."""
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__()
+        self.file = file
+
+    def write(self, event: str, label: str, **facts: Any) -> None:
+        """One line; numbers that JSON lacks become null."""
+        known = {
+            key: None if isinstance(each, float) and not math.isfinite(each) else each for key, each in facts.items()
+        }
+        print(json.dumps({"event": event, "run": label, **known}), file=self.file, flush=True)
+
+    def start(self, label: str, rounds: int, done: int = 0) -> None:
+        """A run starts."""
+        super().start(label, rounds, done)
+        self.write("start", label, rounds=rounds, done=max(0, done))
+
+    def step(self, label: str, round: Round) -> None:
+        """A run has done a round; during set-up the number is 0 or less."""
+        super().step(label, round)
+        self.write("round", label, **{**asdict(round), "round": round.round + 1}, left=self.meters[label].left)
+
+    def end(self, label: str, summary: Mapping[str, Any]) -> None:
+        """A run is done."""
+        super().end(label, summary)
+        self.write("end", label, summary=dict(summary))
+
+
+def reporter(console: Console, quiet: bool = False, json_lines: TextIO | None = None) -> Reporter:
+    """The reporter that suits the console: bars on a terminal, else plain lines; nothing if quiet; or JSON lines."""
+    if json_lines is not None:
+        return JsonLines(json_lines)
     return Reporter() if quiet else Live(console) if console.is_terminal else Plain(console)
