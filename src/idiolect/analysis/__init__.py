@@ -3,7 +3,7 @@ too. Nothing here knows of clients' data, rounds or messages."""
 
 from .blocks import block_sizes, select_blocks
 from .cka import cka
-from .conflict import conflict_scores, cosine_matrix, count_conflicts, rank_units
+from .conflict import conflict_scores, cosine_matrix, count_conflicts, rank_units, sketch
 from .factor import communalities, communalities_from_correlation, correlation, factor_count, shared_units
 from .layers import layer_rates, top_fraction_mask, upload_fractions
 from .mixing import mixing_ratio, ratio_of_traces, trace
@@ -24,6 +24,7 @@ __all__ = [
     "ratio_of_traces",
     "select_blocks",
     "shared_units",
+    "sketch",
     "top_fraction_mask",
     "trace",
     "upload_fractions",

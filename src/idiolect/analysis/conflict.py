@@ -3,7 +3,7 @@ scores and the units that should stay personal. Where the updates come from is n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -18,7 +18,7 @@ _COLUMNS = 2**18
 _TOLERANCE = 1e-6
 
 
-def cosine_matrix(updates: Tensor, chunk: int | None = None) -> Tensor:
+def cosine_matrix(updates: Tensor | Sequence[Tensor], chunk: int | None = None) -> Tensor:
     r"""The cosine between every two clients' updates, from one Gram matrix.
 
     .. math:: \rho(u, v) = \frac{\langle h_u, h_v \rangle}{\|h_u\| \, \|h_v\|}
@@ -26,7 +26,8 @@ def cosine_matrix(updates: Tensor, chunk: int | None = None) -> Tensor:
     A zero update has cosine 0 with everything, itself included; so has one whose square underflows.
 
     Args:
-        updates: one row per client, ``[clients, d]``; may be memory-mapped.
+        updates: one row per client, ``[clients, d]``, which may be memory-mapped, or a list of rows; or sketches of
+            them (:func:`sketch`).
         chunk: columns that are in use at a time (by default 262,144). It bounds the working memory.
 
     Returns:
@@ -40,6 +41,37 @@ def cosine_matrix(updates: Tensor, chunk: int | None = None) -> Tensor:
         FedLAG, section 4.1; the updates are its equation 2.
     """
     return _cosines(updates, chunk, "updates")
+
+
+def sketch(updates: Tensor, size: int) -> Tensor:
+    r"""Updates folded to ``size`` numbers each, between which cosines are about the same.
+
+    Every coordinate gets a random sign, the same for all clients, and coordinate q is added to number q mod ``size``.
+    Inner products are right in the mean; the cosine of two updates of many coordinates is off by about
+    :math:`\sqrt{(1 - \rho^2) / \text{size}}` (0.03 at 1,024 and :math:`\rho = 0`). It takes one pass over the numbers
+    instead of a product of all with all, and clients can be folded one at a time.
+
+    Args:
+        updates: ``[d]`` or ``[clients, d]``. What has no more than ``size`` coordinates is returned as it is.
+        size: how many numbers stand for an update.
+
+    Example:
+        >>> a, b = torch.randn(2, 100_000, generator=torch.Generator().manual_seed(0))
+        >>> exact, about = cosine_matrix([a, a + b]), cosine_matrix([sketch(a, 4096), sketch(a + b, 4096)])
+        >>> bool((exact - about).abs().max() < 0.05)
+        True
+    """
+    if size < 1:
+        raise OptionError(f"size is {size}, but it is how many numbers stand for an update: give at least 1.")
+    length = updates.shape[-1]
+    if length <= size:
+        return updates
+    signs = torch.randint(0, 2, (length,), generator=torch.Generator().manual_seed(0), dtype=torch.int8) * 2 - 1
+    signed = updates * signs.to(updates.device)
+    whole = length // size * size
+    folded: Tensor = signed[..., :whole].unflatten(-1, (-1, size)).sum(-2)
+    folded[..., : length - whole] += signed[..., whole:]
+    return folded
 
 
 def count_conflicts(cosines: Tensor, xi: float) -> int:
@@ -69,7 +101,9 @@ def count_conflicts(cosines: Tensor, xi: float) -> int:
     return int((cosines.triu(1) < xi - _TOLERANCE).sum())  # triu leaves zeros, which are never conflicts
 
 
-def conflict_scores(updates: Mapping[str, Tensor], xi: float, chunk: int | None = None) -> dict[str, int]:
+def conflict_scores(
+    updates: Mapping[str, Tensor | Sequence[Tensor]], xi: float, chunk: int | None = None
+) -> dict[str, int]:
     r"""For each unit, how many pairs of clients update it in conflicting directions.
 
     .. math:: GC_\xi(l) = \tfrac{1}{2} \sum_u \sum_{v \neq u} 1[\cos(h_{l,u}, h_{l,v}) < \xi]
@@ -129,8 +163,8 @@ def rank_units(
     return tuple(sorted(candidates, key=place.__getitem__, reverse=True)[:k])
 
 
-def _cosines(updates: Tensor, chunk: int | None, name: str) -> Tensor:
-    if updates.ndim != 2:
+def _cosines(updates: Tensor | Sequence[Tensor], chunk: int | None, name: str) -> Tensor:
+    if isinstance(updates, Tensor) and updates.ndim != 2:
         raise InputError(
             f"The {name} have shape {tuple(updates.shape)}, but one row per client is needed, [clients, d]: "
             "flatten each client's update and stack them."
@@ -147,12 +181,14 @@ def _cosines(updates: Tensor, chunk: int | None, name: str) -> Tensor:
     return (gram / norms / norms[:, None]).clamp(-1, 1)
 
 
-def _gram(rows: Tensor, chunk: int | None) -> Tensor:
+def _gram(rows: Tensor | Sequence[Tensor], chunk: int | None) -> Tensor:
     if chunk is not None and chunk < 1:
         raise OptionError(f"chunk is {chunk}, but it is a number of columns: give at least 1, or None.")
-    gram = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    dtype = torch.promote_types(rows.dtype, torch.float32)
-    for block in torch.split(rows, chunk or _COLUMNS, dim=1):
+    gram = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows[0].device)
+    dtype, columns = torch.promote_types(rows[0].dtype, torch.float32), chunk or _COLUMNS
+    for start in range(0, rows[0].shape[-1], columns):
+        cut = slice(start, start + columns)
+        block = rows[:, cut] if isinstance(rows, Tensor) else torch.stack([row[cut] for row in rows])
         block = block.to(dtype)
         gram += block @ block.T
     return gram

@@ -27,7 +27,7 @@ from .settings import ConfigFile, JsonLines, Overrides, Quiet, gathered, with_se
 DEMO_METHODS = ("local", "fedavg", "finetune(fedavg)", "fedprox", "ditto", "fedper")
 DEMO_MORE = ("fedlag", "lgmix", "flayer", "pfedgate", "fedfac")
 """These take part where they are registered."""
-DEMO_SETTINGS = {
+DEMO_SETTINGS: dict[str, Any] = {
     "data": "digits",
     "partition": "dirichlet:0.1",
     "clients": 20,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import tree
-from ..analysis import cosine_matrix, count_conflicts, rank_units
+from ..analysis import cosine_matrix, count_conflicts, rank_units, sketch
 from ..context import Context, Grad, ServerContext
 from ..errors import ComposeError, ModelError, OptionError
 from ..method import Download, Method, Paper, Upload, Wrapper, register
@@ -102,6 +102,9 @@ class FedLAG(Wrapper):
     allow_zero: bool = option(False, help="choose k layers even if they have no conflict")
     attach_norm: str = option(
         "none", choices=("none", "preceding"), help="whether normalisation is personal with the layer before it"
+    )
+    sketch: int | None = option(
+        None, min=16, help="compare updates folded to so many numbers per layer; none compares them exactly"
     )
     ema: float = option(0.0, min=0.0, below=1.0, help="share of the old score in a moving average; 0 is off")
 
@@ -228,10 +231,10 @@ class FedLAG(Wrapper):
         """For each layer, the cosines between the updates of every two clients."""
         sent, found = self.inner.download(ctx, server, tuple(uploads)), {}
         for unit, each in self.units(ctx).items():
-            rows = torch.stack([update_of(each.params, upload, sent.of(i)) for i, upload in uploads.items()])
+            rows = (update_of(each.params, upload, sent.of(i)) for i, upload in uploads.items())
             # A common length changes no angle, but spares the squares of huge and of tiny updates.
-            longest = rows.abs().amax(1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-            found[unit] = cosine_matrix(rows / longest)
+            scaled = (row / row.abs().amax().clamp_min(torch.finfo(row.dtype).tiny) for row in rows)
+            found[unit] = cosine_matrix([row if self.sketch is None else sketch(row, self.sketch) for row in scaled])
         return found
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
