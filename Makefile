@@ -25,6 +25,11 @@ demo: $(READY) ## set up, then run a small comparison of methods
 test: lint types ## lint, types and all tests: what CI runs
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
+.PHONY: bench
+bench: $(READY) ## all speed benchmarks, as ratios; takes about an hour on two quiet cores
+	cd benchmarks && for each in engines methods scaling server store; do \
+		../$(BIN)/python $$each.py --out ../results/bench || exit 1; done
+
 .PHONY: lint
 lint: $(READY) ## check style and format
 	$(BIN)/ruff check

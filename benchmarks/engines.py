@@ -1,55 +1,74 @@
-"""Whole rounds of each engine over the bare PyTorch steps of the same work, and over a naive federation.
+"""Whole rounds of each engine over the bare PyTorch steps of the same work, over pfl, and over a naive federation.
 
 python benchmarks/engines.py --pairs 9
+python benchmarks/engines.py --only LeNet --without pfl naive
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
+from peers import Pfl
 from ratios import interleaved, ratio, show
-from workload import WORKS, Bare, Naive, Ours, federation
+from workload import WORKS, Bare, Naive, Ours, Work, federation
+
+OTHERS = ("pfl", "naive")
+
+
+def contestants(work: Work, clients: int, without: list[str]) -> dict[str, Any]:
+    """The bare steps, our engines and the others."""
+    data = federation(work, clients)
+    found: dict[str, Any] = {"bare steps": Bare(work, data)}
+    if work.model.startswith("mlp"):
+        found["vector, plain SGD"] = Ours(work, data, "vector")
+        found["vector, any method (fedprox)"] = Ours(work, data, "vector", "fedprox")
+        found["workers"] = Ours(work, data, "workers")
+    else:
+        found["workers"] = Ours(work, data, "workers")
+        found["workers, bf16"] = Ours(work, data, "workers", precision="bf16")
+    if "pfl" not in without:
+        found["pfl"] = Pfl(work, clients)
+    if "naive" not in without:
+        found["naive"] = Naive(work, data)
+    return found
 
 
 def main() -> None:
-    """Measure, print a table, keep JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, print a table per network, keep JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=9, help="interleaved rounds of each contestant")
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--only", default="", help="part of a workload's name")
-    parser.add_argument("--naive", action="store_true", help="also time the naive federation")
+    parser.add_argument("--without", nargs="*", default=[], choices=OTHERS)
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     options = parser.parse_args()
     for work in WORKS:
         if options.only not in work.name:
             continue
-        data = federation(work, options.clients)
-        ours = {"workers": ("workers", "fp32"), "workers bf16": ("workers", "bf16")}
-        if work.model.startswith("mlp"):
-            ours = {"vector": ("vector", "fp32"), "workers": ("workers", "fp32")}
-        contestants = {"bare": Bare(work, data)}
-        contestants |= {name: Ours(work, data, *how[:1], precision=how[1]) for name, how in ours.items()}
-        if work.model.startswith("mlp"):
-            contestants["vector, any method"] = Ours(work, data, "vector", "fedprox")
-        if options.naive:
-            contestants["naive"] = Naive(work, data)
-        seconds = interleaved(contestants, options.pairs)
+        running = contestants(work, options.clients, options.without)
+        try:
+            seconds = interleaved(running, options.pairs)
+        finally:
+            for each in running.values():
+                each.close()
         rows = []
-        for name in contestants:
-            bare = ratio(seconds[name], seconds["bare"])
-            row = {
-                "engine": name,
-                "seconds": sorted(seconds[name])[len(seconds[name]) // 2],
-                "over bare": bare["median"],
-            }
-            row |= {"low": bare["low"], "high": bare["high"]}
-            if options.naive:
-                row["naive over it"] = ratio(seconds["naive"], seconds[name])["median"]
-            rows.append(row | {"pairs": options.pairs})
-        show(f"{work.name}, {options.clients} clients x 320 samples", rows, options.out / f"engines {work.name}.json")
-        for each in contestants.values():
-            each.close()
+        for name in running:
+            bare = ratio(seconds[name], seconds["bare steps"])
+            row: dict[str, Any] = {"": name, "seconds": sorted(seconds[name])[len(seconds[name]) // 2]}
+            row |= {"over bare": bare["median"], "low": bare["low"], "high": bare["high"]}
+            for other in OTHERS:
+                if other in running:
+                    times = ratio(seconds[other], seconds[name])
+                    row |= {
+                        f"{other} over it": times["median"],
+                        f"low {other}": times["low"],
+                        f"high {other}": times["high"],
+                    }
+            rows.append(row)
+        title = f"{work.name}, {options.clients} clients x 320 samples, {options.pairs} interleaved rounds"
+        show(title, rows, options.out / f"engines {work.name}.json")
 
 
 if __name__ == "__main__":

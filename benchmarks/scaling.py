@@ -1,0 +1,148 @@
+"""How a round's time and memory grow with the sampled clients, and that they do not with all clients.
+
+    python benchmarks/scaling.py                 sampled 10 to 1,000; total 100 to 100,000
+    python benchmarks/scaling.py --large         10,000 clients with 257,000 personal parameters each (10 GB on disk)
+
+Every client is sampled from one pool of images, so that the data cost nothing. Rounds are without evaluation. Memory is
+anonymous: pages that belong to no file; files that are mapped or cached can be given back at any time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from ratios import show
+
+from idiolect import Task
+from idiolect.data import Client, Federation
+from idiolect.engines import Plan, engines
+from idiolect.method import methods
+from idiolect.models import build
+from idiolect.run.experiment import Experiment
+from idiolect.store import Store
+
+SAMPLES = 32
+
+
+def federation(clients: int, classes: int = 10) -> Federation:
+    """Clients that all hold samples of one small pool."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(4096, 1, 28, 28, generator=draw)
+    y = torch.randint(0, classes, (4096,), generator=draw)
+    starts = [(SAMPLES * number) % (4096 - 2 * SAMPLES) for number in range(clients)]
+    members = tuple(
+        Client(
+            f"client {number}",
+            x,
+            y,
+            torch.arange(start, start + SAMPLES, dtype=torch.int32),
+            torch.arange(0, dtype=torch.int32),
+            torch.arange(start + SAMPLES, start + SAMPLES + 4, dtype=torch.int32),
+        )
+        for number, start in enumerate(starts)
+    )
+    return Federation(members, "random images", classes, "given", "0" * 12)
+
+
+def anonymous_mb() -> float:
+    """Anonymous memory of this process and its children, in megabytes."""
+    pids = ["self", *(str(child.pid) for child in multiprocessing.active_children())]
+    total = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Anonymous:"):
+                total += int(line.split()[1])
+    return total / 1024
+
+
+def measure(total: int, sampled: int, method: str, model: str, engine: str, rounds: int, folder: str) -> dict[str, Any]:
+    """Rounds of one setting, in a process of its own, so that nothing is left over from the one before."""
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+    child = multiprocessing.get_context("fork").Process(
+        target=lambda: queue.put(_measure(total, sampled, method, model, engine, rounds, folder))
+    )
+    child.start()
+    found: dict[str, Any] = queue.get()
+    child.join()
+    return found
+
+
+def _measure(
+    total: int, sampled: int, method: str, model: str, engine: str, rounds: int, folder: str
+) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    data = federation(total)
+    x, y = data.clients[0].split("train")
+    task = Task(build(model, data, seed=0), (x[:2], y[:2]), classes=10)
+    plan = Plan(
+        methods.build(method), (task,), data, rounds=10**6, batch_size=32, lr=0.01, participation=sampled / total
+    )
+    runner = engines.build(engine).make(plan)
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        store = Store(Path(place) / "state.sqlite")
+        experiment = Experiment(plan, runner, store, eval_every=10**9)
+        server = plan.method.server_init(plan.server(0))
+        seconds, peak = [], 0.0
+        for round in range(rounds):
+            started = time.perf_counter()
+            server = experiment.do_round(round, server, lambda _: None)
+            seconds.append(time.perf_counter() - started)
+            peak = max(peak, anonymous_mb())
+        runner.close()
+        stored = (Path(place) / "state.sqlite").stat().st_size / 1e6
+        visited = len(store.visited())
+        store.close()
+    later = sorted(seconds[1:])
+    cut = max(0, int((len(later) - 1.96 * len(later) ** 0.5) / 2))
+    return {
+        "clients": total,
+        "sampled": sampled,
+        "method": method,
+        "parameters": sum(leaf.numel() for leaf in task.net.params.values()),
+        "seconds per round": later[len(later) // 2],
+        "low": later[cut],
+        "high": later[-1 - cut],
+        "anonymous MB": round_up(peak),
+        "stored MB": round_up(stored),
+        "clients with state": visited,
+    }
+
+
+def round_up(number: float) -> int:
+    """A whole number."""
+    return int(number + 0.5)
+
+
+def main() -> None:
+    """Measure, print tables, keep JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--large", action="store_true", help="the 10 GB case, every client visited")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--folder", default=".", help="where the stores lie while it runs")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    options = parser.parse_args()
+    if options.large:
+        rows = [measure(10_000, 100, "local", "mlp(hidden=[324])", "vector", 300, options.folder)]
+        show("10,000 clients with a personal model each", rows, options.out / "scaling large.json")
+        return
+    model = "mlp(hidden=[64])"
+    sampled = [
+        measure(1000, n, "ditto", model, "vector", options.rounds, options.folder) for n in (10, 30, 100, 300, 1000)
+    ]
+    show("sampled clients, of 1,000", sampled, options.out / "scaling sampled.json")
+    totals = [
+        measure(n, 100, method, model, "vector", options.rounds, options.folder)
+        for method in ("fedavg", "ditto")
+        for n in (100, 1_000, 10_000, 100_000)
+    ]
+    show("all clients, 100 sampled", totals, options.out / "scaling total.json")
+
+
+if __name__ == "__main__":
+    main()
