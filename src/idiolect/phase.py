@@ -18,6 +18,7 @@ class Phase:
         steps: instead of epochs, exactly so many steps (the data are passed over as often as needed).
         data: `train`, `holdout` (the share of the training data that `Method.holdout` sets aside) or `public`.
         stream: which random order; phases of one stream see the same batches in the same order.
+        ahead: so many rounds later the same stream has this phase's order (to say now what is used then).
         share: the share of the data used, the first of the random order.
         samples: at most so many samples, the first of the random order.
         batch_size, lr: None is the run's.
@@ -32,6 +33,7 @@ class Phase:
     steps: int | None = None
     data: str = "train"
     stream: str = "train"
+    ahead: int = 0
     share: float = 1.0
     samples: int | None = None
     batch_size: int | None = None

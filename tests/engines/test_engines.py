@@ -54,8 +54,9 @@ def test_the_number_of_workers_changes_not_a_bit_of_stacks(method):
     require_equal(one, two, "one worker and two")
 
 
-def test_convolutions_agree_with_the_loop():
-    require_equal(play(conv_plan()), play(conv_plan(), Workers), "workers", 1e-4)
+@pytest.mark.parametrize("chunk", [0, 2])
+def test_convolutions_agree_with_the_loop(chunk):
+    require_equal(play(conv_plan()), play(conv_plan(), lambda plan: Workers(plan, chunk=chunk)), "workers", 1e-4)
 
 
 def test_several_rounds_through_shared_memory_agree():

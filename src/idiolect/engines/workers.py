@@ -184,7 +184,7 @@ def serve(
     torch.set_num_threads(1)
     tune_allocator()
     follow_parent()
-    for task in plan.tasks:
+    for task in plan.tasks if not chunk else ():  # traced tensors cannot be rearranged
         task.net.prefer_channels_last()
     serial, message, download = -1, -1, {}
     while (job := jobs.get()) is not None:

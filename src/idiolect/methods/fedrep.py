@@ -8,7 +8,18 @@ from typing import ClassVar
 from ..context import Context
 from ..method import Paper, Phase, register
 from ..options import option
+from ..task import Task
 from .fedper import PrivateHead
+
+
+def in_turn(
+    task: Task, private: frozenset[str], own: int | None, shared: int | None, own_lr: float | None = None
+) -> tuple[Phase, ...]:
+    """First what is private, the rest frozen; then the rest, on the same batches. A side without parameters is left
+    out; epochs of None are the run's."""
+    rest = frozenset(task.names) - private
+    phases = (Phase("own", part=private, epochs=own, lr=own_lr), Phase("shared", part=rest, epochs=shared))
+    return tuple(phase for phase in phases if phase.part and phase.part & frozenset(task.names))
 
 
 @register("fedrep")
@@ -37,9 +48,4 @@ class FedRep(PrivateHead):
 
     def phases(self, ctx: Context) -> tuple[Phase, ...]:
         """Head, then body, on the same batches."""
-        head = self.private(ctx.task)
-        body = frozenset(ctx.task.names) - head
-        return (
-            Phase("head", part=head, epochs=self.head_epochs),
-            Phase("body", part=body, epochs=self.body_epochs),
-        )
+        return in_turn(ctx.task, self.private(ctx.task), self.head_epochs, self.body_epochs)

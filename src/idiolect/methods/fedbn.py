@@ -1,0 +1,57 @@
+"""FedBN: normalisation stays on the client, everything else is averaged."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..context import Context
+from ..method import Method, Paper, Phase, register
+from ..task import Task
+
+
+@register("fedbn")
+@dataclass(frozen=True)
+class FedBN(Method):
+    r"""FedBN (Li et al., ICLR 2021): FedAvg of all layers but the normalisation layers, which are never sent
+    (Algorithm 1). For layer l of client i after local training,
+
+    .. math:: w_i^{(l)} \leftarrow w_i^{(l)} \text{ if } l \text{ is a normalisation, else }
+        \sum_j \frac{n_j}{\sum_k n_k} w_j^{(l)}.
+
+    Normalisation layers are found by the type of the module (batch, group, layer, instance, RMS), not by its name;
+    their scale, shift and running statistics all stay. A client that never trained has the initial ones. An unseen
+    client first measures its own statistics, then trains its own scales and shifts on the shared layers.
+
+    Hand-worked: two clients of equal size train a weight to 2 and to 4 and the scale of a normalisation to 5 and
+    to 7; afterwards both hold weight 3, and scales 5 and 7.
+    """
+
+    title: ClassVar[str] = "FedBN: private normalisation layers"
+    paper: ClassVar[Paper] = Paper(
+        "Li, Jiang, Zhang, Kamp, Dou",
+        "FedBN: federated learning on non-IID features via local batch normalization",
+        "ICLR",
+        2021,
+        "arXiv:2102.07623",
+    )
+
+    def private(self, task: Task) -> frozenset[str]:
+        """Scales, shifts and statistics of all normalisation layers."""
+        return task.names_of(unit for unit in task.units if unit.is_norm)
+
+    def check(self, task: Task) -> None:
+        """Without normalisation there is nothing to keep."""
+        if not self.private(task):
+            warnings.warn(
+                "fedbn: the model has no normalisation layer with values of its own, so fedbn is fedavg; "
+                "choose a model with normalisation",
+                stacklevel=2,
+            )
+
+    def onboard(self, ctx: Context) -> Sequence[Phase]:
+        """An unseen client fits its own normalisation, or all of a model that has none."""
+        measure = (Phase("stats", slots=(), epochs=1),) if ctx.task.stat_momentum else ()
+        return (*measure, Phase("onboard", part=ctx.task.norms or None))

@@ -1,0 +1,254 @@
+"""FedEM: every client is its own mixture of a few component models that all clients train together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import tree
+from ..context import Context, Grad, ServerContext, buffers_of
+from ..errors import ModelError
+from ..losses import bce, class_axis, mae, mse
+from ..method import Download, Method, Paper, Phase, Upload, register, running_stats
+from ..options import option
+from ..task import Batch, Scored, Task
+from ..tree import Slots, Tree
+
+
+@register("fedem")
+@dataclass(frozen=True)
+class FedEM(Method):
+    r"""FedEM (Marfoq et al., NeurIPS 2021, Algorithm 1): federated expectation-maximisation.
+
+    Client t has mixture weights :math:`\pi_t` over M component models :math:`\theta_m`. Each time it takes part it
+    finds, with the components as received, how much each of them is responsible for each of its samples, its new
+    weights, and then trains every component on the samples by their responsibilities,
+
+    .. math:: q(z_i = m) \propto \pi_{tm} e^{-\ell(\theta_m; x_i, y_i)}, \quad
+        \pi_{tm} \leftarrow \frac{1}{n_t} \sum_i q(z_i = m), \quad
+        \theta_m \leftarrow \arg\min \sum_i q(z_i = m)\, \ell(\theta_m; x_i, y_i).
+
+    The server averages each component over the clients, by their samples. A client predicts with the mixture of the
+    components' *probabilities* (for numbers, of their outputs); its outputs are the logarithms of those. A client that
+    has never trained has equal weights; an unseen one estimates its weights and leaves the components as they are.
+
+    The components start as draws of the scale of the initial model's parameters: equal ones would stay equal. `spread`
+    below 1 keeps them near the initial model, which suits a pre-trained one.
+
+    Hand-worked: M = 2, weights 1/2 and 1/2, a sample with losses 0 and ln 3: q = 3/4 and 1/4. A second sample with
+    losses ln 3 and 0 has q = 1/4 and 3/4, so the weights stay 1/2 and 1/2; without it they are 3/4 and 1/4. With those,
+    probabilities 0.8 and 0.4 of a class mix to 0.7.
+    """
+
+    title: ClassVar[str] = "FedEM: a mixture of shared components for every client"
+    paper: ClassVar[Paper] = Paper(
+        "Marfoq, Neglia, Bellet, Kameni, Vidal",
+        "Federated multi-task learning under a mixture of distributions",
+        "NeurIPS",
+        2021,
+        "arXiv:2108.10252",
+    )
+    identities: ClassVar[dict[str, str]] = {"fedem(components=1)": "fedavg"}
+    unwrappable: ClassVar[str] = "it trains several component models at once, so there is no one federated model"
+
+    components: int = option(3, min=1, help="how many component models there are (M)")
+    spread: float = option(1.0, above=0.0, max=1.0, help="how far components start from the initial model; 1 is anew")
+    passes: int = option(5, min=1, help="passes in which an unseen client estimates its mixture")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The components' slots; the first has the name that a single model would have."""
+        return ("params", *(f"fedem.{m}" for m in range(1, self.components)))
+
+    @property
+    def sends(self) -> tuple[str, ...]:  # type: ignore[override]
+        """All components; the mixture weights stay on the client."""
+        return (*(slot for model in self.models for slot in (model, buffers_of(model))), "weight")
+
+    def check(self, task: Task) -> None:
+        """Responsibilities are for samples, so the loss has to be one per sample."""
+        super().check(task)
+        if not task.per_sample:
+            raise ModelError(
+                "fedem shares out single samples between its components, but the loss gives one number for a whole "
+                "batch; give a loss that returns one value per sample (reduction='none')"
+            )
+
+    # -- server: each component as FedAvg treats its model -----------------------------------------
+
+    def server_init(self, ctx: ServerContext) -> Slots:
+        """The initial model, and components drawn around it."""
+        if len(ctx.tasks) > 1:
+            raise ModelError(f"fedem averages its components, so all clients need one network, not {len(ctx.tasks)}")
+        server = super().server_init(ctx)
+        for model in self.models[1:]:
+            server |= {model: self.drawn(ctx, model), buffers_of(model): server["buffers"]}
+        return server
+
+    def drawn(self, ctx: ServerContext, model: str) -> Tree:
+        """Parameters of the initial ones' mean and scale; those that are all alike (normalisation) stay."""
+        draw = ctx.rng(model)
+
+        def fresh(leaf: Tensor) -> Tensor:
+            noise = torch.from_numpy(draw.standard_normal(leaf.shape, "float32")).to(leaf)
+            centre, keep = leaf.mean(), math.sqrt(1 - self.spread**2)
+            return centre + keep * (leaf - centre) + self.spread * leaf.std(correction=0) * noise
+
+        return tree.map(fresh, ctx.initial["params"])
+
+    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
+        """All components, without what stays private of each."""
+        kept = self.kept(ctx)
+        slots = [slot for model in self.models for slot in (model, buffers_of(model))]
+        return Download({slot: tree.drop(server[slot], kept) for slot in slots})
+
+    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
+        """The weighted mean of each component."""
+        slots = [slot for model in self.models for slot in (model, buffers_of(model))]
+        return {**server, **{slot: self.average(ctx, server[slot], uploads, slot) for slot in slots}}
+
+    # -- client --------------------------------------------------------------------------------------
+
+    def client_init(self, ctx: Context) -> Slots:
+        """Equal weights, and the private part of each component."""
+        own = super().client_init(ctx).get("private")
+        even = torch.full((self.components,), 1 / self.components, device=ctx.samples.device)
+        return {"fedem.mixture": {"pi": even}, **({private_of(m): own for m in self.models} if own else {})}
+
+    def assemble(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """All components as the client has them, and its mixture."""
+        pi = client["fedem.mixture"]["pi"]
+        found: Slots = {"fedem.mixture": {"pi": pi, "prior": pi, "sum": torch.zeros_like(pi)}}
+        for model in self.models:
+            own = {"private": client.get(private_of(model), {})}
+            one = super().assemble(ctx, own, {"params": download[model], "buffers": download[buffers_of(model)]})
+            found |= {model: one["params"], buffers_of(model): one["buffers"]}
+        return found
+
+    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """The components to train and, frozen beside them, as received: those give the responsibilities."""
+        work = self.assemble(ctx, client, download)
+        held = {f"start.{slot}": each for slot, each in work.items() if slot != "fedem.mixture"}
+        return {**work, **held}
+
+    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+        """Expectation over all samples, then maximisation."""
+        expect = (Phase("expect", slots=(), epochs=1),) if self.components > 1 else ()
+        return (*expect, Phase("train", slots=self.models))
+
+    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+        """Count responsibilities, or train the components by them."""
+        losses = self.losses(ctx, work, batch, "start.")
+        if ctx.phase.name == "expect":
+            return {**work, "fedem.mixture": expected(ctx, work["fedem.mixture"], losses, batch)}
+        q, before = responsibilities(work["fedem.mixture"]["prior"], losses), work["log"]
+        for model, shares in zip(self.models, q, strict=True):
+            work = ctx.descend(work, model, self.gradient(ctx, work, model, batch, shares), batch)
+        # The components' losses add up to one loss per sample, which is logged once.
+        return {**work, "log": {**work["log"], "samples": before["samples"] + batch.weight.sum()}}
+
+    def losses(self, ctx: Context, slots: Slots, batch: Batch, prefix: str = "") -> Tensor:
+        """The loss of each component on each sample."""
+        found = []
+        for model in self.models:
+            params, buffers = slots[prefix + model], slots[prefix + buffers_of(model)]
+            found.append(ctx.task.losses(ctx.task.forward(params, buffers, batch.x).outputs, batch.y))
+        return torch.stack(found)
+
+    def gradient(self, ctx: Context, work: Slots, model: str, batch: Batch, shares: Tensor) -> Grad:
+        """The gradient of one component's loss, samples weighed by its responsibility for them."""
+
+        def loss(trees: Slots) -> Scored:
+            out = ctx.task.forward(trees[model], work[buffers_of(model)], batch.x, train=True)
+            weighed = ctx.task.losses(out.outputs, batch.y) * shares * batch.weight
+            return Scored(weighed.sum() / batch.weight.sum(), *out)
+
+        return ctx.grad(work, model, batch, loss)
+
+    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+        """Keep the mixture and what is private; send the components."""
+        after: Slots = {**client, "fedem.mixture": {"pi": work["fedem.mixture"]["pi"]}}
+        sent: Slots = {}
+        for model in self.models:
+            own, upload = super().end(ctx, {}, {"params": work[model], "buffers": work[buffers_of(model)]})
+            after |= {private_of(model): each for each in own.values()}
+            sent |= {model: upload.slots["params"], buffers_of(model): upload.slots["buffers"]}
+        return after, Upload({**sent, "weight": {"samples": ctx.samples}})
+
+    # -- prediction ------------------------------------------------------------------------------------
+
+    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+        """The trained components and the mixture."""
+        slots = [slot for model in self.models for slot in (model, buffers_of(model))]
+        return {slot: work[slot] for slot in (*slots, "fedem.mixture")}
+
+    def predict(self, ctx: Context, view: Slots, x: Tensor) -> Tensor:
+        """The mixture of what the components say."""
+        outputs = [ctx.task.forward(view[m], view[buffers_of(m)], x).outputs for m in self.models]
+        return mixed(ctx.task, view["fedem.mixture"]["pi"], torch.stack(outputs))
+
+    def onboard(self, ctx: Context) -> Sequence[Phase]:
+        """An unseen client estimates its mixture."""
+        return (Phase("onboard", slots=(), epochs=self.passes),)
+
+    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+        """The mixture alone for an unseen client, components by their responsibilities where a wrapper trains on."""
+        if ctx.phase.name == "stats":
+            one = {m: {"params": view[m], "buffers": view[buffers_of(m)]} for m in self.models}
+            return {**view, **{buffers_of(m): running_stats(ctx, each, batch) for m, each in one.items()}}
+        losses = self.losses(ctx, view, batch)
+        mixture = expected(ctx, view["fedem.mixture"], losses, batch)
+        view = {**view, "fedem.mixture": mixture}
+        if ctx.phase.name == "onboard":
+            return view
+        for model, shares in zip(self.models, responsibilities(mixture["prior"], losses), strict=True):
+            fresh = {f"{model}:{key}": each for key, each in ctx.optimizer.init(view[model]).items()}
+            grad = self.gradient(ctx, view, model, batch, shares)
+            view = ctx.move({**fresh, **view}, model, grad, ctx.rate)
+        return view
+
+    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
+        """The client's mixture weights."""
+        return {f"pi/{m}": weight for m, weight in enumerate(client["fedem.mixture"]["pi"])}
+
+
+def private_of(model: str) -> str:
+    """The slot that holds what a client keeps of the component in `model`."""
+    return "private" if model == "params" else f"{model}.private"
+
+
+def responsibilities(prior: Tensor, losses: Tensor) -> Tensor:
+    """The E-step: each component's share of each sample, from mixture weights and losses [components, samples].
+
+    >>> responsibilities(torch.tensor([0.5, 0.5]), torch.tensor([[0.0], [3.0]]).log1p()).flatten()
+    tensor([0.8000, 0.2000])
+    """
+    return torch.softmax(prior.log()[:, None] - losses, 0)
+
+
+def expected(ctx: Context, mixture: Tree, losses: Tensor, batch: Batch) -> Tree:
+    """The mixture after one more batch of a pass, whose responsibilities all use the weights from before it."""
+    first = ctx.step == 0
+    prior = mixture["pi"] if first else mixture["prior"]
+    total = (responsibilities(prior, losses) * batch.weight).sum(1) + (0.0 if first else mixture["sum"])
+    return {"pi": total / total.sum(), "prior": prior, "sum": total}
+
+
+def mixed(task: Task, pi: Tensor, outputs: Tensor) -> Tensor:
+    """Outputs [components, samples, ...] as one: log-probabilities of the mixed ones, or the mean of numbers."""
+    weights = pi.reshape(-1, *[1] * (outputs.ndim - 1))
+    if task.loss_fn in (mse, mae) or (task.classes is None and task.loss_fn is not bce):
+        return (weights * outputs).sum(0)
+    logs = weights.log()
+    y = task.example[1][:1].expand(outputs.shape[1], *task.example[1].shape[1:])
+    if outputs[0].numel() == y.numel():
+        yes = torch.logsumexp(logs + F.logsigmoid(outputs), 0)
+        no = torch.logsumexp(logs + F.logsigmoid(-outputs), 0)
+        return yes - no
+    return torch.logsumexp(logs + outputs.log_softmax(1 + class_axis(outputs[0], y)), 0)

@@ -1,0 +1,109 @@
+"""L2SGD: personal models that, between random numbers of local steps, move a share of the way to their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..context import Context, ServerContext
+from ..errors import OptionError
+from ..method import Method, Paper, Phase, Upload, register
+from ..options import option
+from ..tree import Slots, Tree
+
+OWN, SHARE = "l2sgd.own", "l2sgd.share"
+
+
+@register("l2sgd")
+@dataclass(frozen=True)
+class L2SGD(Method):
+    r"""L2SGD, or loopless local gradient descent (Hanzely and Richtarik, 2020), for personal models near their mean
+    (eq. 2),
+
+    .. math:: \min_{x_1, \dots, x_n} \frac1n \sum_i f_i(x_i) + \frac{\lambda}{2n} \sum_i \|x_i - \bar x\|^2.
+
+    Every step tosses one coin for all (Algorithm 1): with probability 1 - p each client takes a gradient step of its
+    own, and with probability p all move towards the mean,
+
+    .. math:: x_i \leftarrow x_i - \tfrac{\eta}{n (1 - p)} \nabla f_i(x_i), \qquad
+        x_i \leftarrow (1 - a) x_i + a \bar x, \quad a = \tfrac{\eta \lambda}{n p}.
+
+    Here a round is the local steps up to the next move, K of them with :math:`P(K = k) = p (1 - p)^{k-1}`, drawn by
+    the server and so 1 / p on average whatever the run's local epochs are, and then one move. The run's rate is that
+    of the local steps, so that :math:`a = lr \lambda (1 - p) / p`, which must not exceed 1. Without a given lambda a
+    is 1/2, the most for which the convergence theorem holds.
+
+    The mean is that of a round's participants; a client moves towards the newest mean when it is next in contact, which
+    is at once where all take part. A client that never trained has no model of its own, and takes the mean.
+
+    Hand-worked: lr = 0.1, p = 0.2 and lambda = 1 give a = 0.1 * 0.8 / 0.2 = 0.4. Two clients of equal size at 2 and 7
+    have mean 4.5 and move to 0.6 * 2 + 0.4 * 4.5 = 3 and 0.6 * 7 + 0.4 * 4.5 = 6.
+    """
+
+    title: ClassVar[str] = "L2SGD: personal models that move towards their mean"
+    paper: ClassVar[Paper] = Paper(
+        "Hanzely, Richtarik",
+        "Federated learning of a mixture of global and local models",
+        "arXiv",
+        2020,
+        "arXiv:2002.05516",
+    )
+
+    p: float = option(0.1, above=0.0, below=1.0, help="probability of a move after each step; 1/p steps on average")
+    lam: float | None = option(None, min=0.0, help="pull towards the mean; none: so that a move goes half the way")
+
+    def steps(self, rng: np.random.Generator) -> int:
+        """How many local steps there are before the coin says to move."""
+        return int(rng.geometric(self.p))
+
+    def share(self, ctx: Context) -> float:
+        """How far a move goes: a."""
+        a = 0.5 if self.lam is None else ctx.lr * self.lam * (1 - self.p) / self.p
+        if a > 1:
+            raise OptionError(
+                f"l2sgd: lam={self.lam} and p={self.p} are not allowed at the rate {ctx.lr:g}; a move would go "
+                f"a = rate * lam * (1 - p) / p = {a:.3g} of the way to the mean, and beyond it where a exceeds 1; "
+                f"choose lam up to {self.p / ((1 - self.p) * ctx.lr):.3g}, a larger p or a smaller rate"
+            )
+        return a
+
+    def client_init(self, ctx: Context) -> Slots:
+        """The model, and how far it has yet to move."""
+        own = {**ctx.initial["params"], **ctx.initial["buffers"]}
+        return {OWN: own, SHARE: {"a": torch.zeros_like(ctx.samples)}}
+
+    def assemble(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """The client's model after its move towards the downloaded mean; counters and what is not sent are its own."""
+        own, a = client[OWN], client[SHARE]["a"]
+
+        def moved(name: str, mean: Tree) -> Tensor:
+            if ctx.newcomer and name in mean:
+                return mean[name]
+            if name not in mean or not own[name].is_floating_point():
+                return own[name]
+            return a * mean[name] + (1 - a) * own[name]
+
+        return {slot: {n: moved(n, download[slot]) for n in leaves} for slot, leaves in ctx.initial.items()}
+
+    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """The model, and how far it will move after the local steps."""
+        a = torch.full_like(ctx.samples, self.share(ctx))
+        return {**super().begin(ctx, client, download), SHARE: {"a": a}}
+
+    def phases(self, ctx: Context) -> Sequence[Phase]:
+        """As many steps as the coin says."""
+        return (Phase(steps=self.steps(ctx.rng("l2sgd"))),)
+
+    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+        """Keep the model, which has yet to move, and send it."""
+        _, upload = super().end(ctx, client, work)
+        return {**client, OWN: {**work["params"], **work["buffers"]}, SHARE: work[SHARE]}, upload
+
+    def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
+        """The steps of the round."""
+        return {"steps": self.steps(ctx.rng("l2sgd"))}

@@ -1,0 +1,99 @@
+"""Per-FedAvg: a global model that is good after one step of adaptation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .. import tree
+from ..context import Context, Grad
+from ..method import Paper, Phase, register
+from ..options import option
+from ..task import Batch
+from ..tree import Slots, Tree
+from .scaffold import ServerStep
+
+ADAPT = "perfedavg.adapt"
+
+
+@register("perfedavg")
+@dataclass(frozen=True)
+class PerFedAvg(ServerStep):
+    r"""Per-FedAvg (Fallah et al., NeurIPS 2020): minimise the loss after one step of adaptation,
+    :math:`F_i(w) = f_i(w - \alpha \nabla f_i(w))`, whose gradient is
+
+    .. math:: \nabla F_i(w) = (I - \alpha \nabla^2 f_i(w)) \, \nabla f_i(w - \alpha \nabla f_i(w)).
+
+    Each local step draws independent batches D, D' and D''. With
+    :math:`g = \nabla f_i(w - \alpha \nabla f_i(w; D); D')` the step of rate beta (the run's) is along g alone
+    (`form=fo`, first order), or along g minus alpha times the product of the Hessian and g, which is taken by
+    differences (`form=hf`, Hessian-free),
+
+    .. math:: g - \alpha \frac{\nabla f_i(w + \delta g; D'') - \nabla f_i(w - \delta g; D'')}{2 \delta}.
+
+    Before predicting, every client, known or new, adapts a copy of the global model by one step of rate alpha on one
+    batch of its training data.
+
+    Hand-worked: f(w) = w^2, so f' = 2 w and f'' = 2; at w = 1 with alpha = 0.1 and beta = 0.5 the adapted model is
+    0.8 and g = 1.6. First order: w becomes 1 - 0.5 * 1.6 = 0.2. Hessian-free: the difference is 2 g = 3.2, the step
+    is along 1.6 - 0.32 = 1.28, and w becomes 0.36. There it predicts with 0.36 - 0.1 * 0.72 = 0.288.
+    """
+
+    title: ClassVar[str] = "Per-FedAvg: a global model made for one step of adaptation"
+    paper: ClassVar[Paper] = Paper(
+        "Fallah, Mokhtari, Ozdaglar",
+        "Personalized federated learning with theoretical guarantees: a model-agnostic meta-learning approach",
+        "NeurIPS",
+        2020,
+        "arXiv:2002.07948",
+    )
+    identities: ClassVar[dict[str, str]] = {"perfedavg(alpha=0, form=fo, uniform=false)": "fedavg"}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"alpha": 0.01}}
+
+    form: str = option("hf", choices=("fo", "hf"), help="leave second derivatives out, or take them by differences")
+    alpha: float | None = option(None, min=0.0, help="rate of the adaptation step; none is the run's")
+    delta: float = option(1e-3, above=0.0, help="length of the differences, in gradients (form=hf)")
+
+    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+        """D', which the step is along, comes first: without adaptation these are FedAvg's batches."""
+        return (Phase(draws=3 if self.form == "hf" else 2),)
+
+    def step(self, ctx: Context, work: Slots, batch: Any) -> Slots:
+        """One step of the meta-gradient on independent batches."""
+        (meta, inner), w = batch[:2], work["params"]
+        grad = ctx.grad(work, "params", meta, at=self.adapted(ctx, w, ctx.grad(work, "params", inner)))
+        if self.form == "hf":
+            up, down = (self.slope(ctx, work, grad, sign * self.delta, batch[2]) for sign in (1, -1))
+            grad = grad.plus(tree.sub(up, down), -self.inner_rate(ctx) / (2 * self.delta))
+        return ctx.descend(work, "params", grad, meta)
+
+    def inner_rate(self, ctx: Context) -> float:
+        """alpha."""
+        return ctx.rate if self.alpha is None else self.alpha
+
+    def adapted(self, ctx: Context, params: Tree, grad: Grad) -> Tree:
+        """The model after a step of adaptation, which is plain gradient descent whatever the run's optimiser."""
+        return {**params, **tree.add(tree.pick(params, grad.tree), grad.tree, -self.inner_rate(ctx))}
+
+    @staticmethod
+    def slope(ctx: Context, work: Slots, along: Grad, length: float, batch: Batch) -> Tree:
+        """The gradient at w + length * along."""
+        w = work["params"]
+        there = {**w, **tree.add(tree.pick(w, along.tree), along.tree, length)}
+        return ctx.grad(work, "params", batch, at=there).tree
+
+    def adapt(self, ctx: Context) -> Sequence[Phase]:
+        """One step on one batch of the training data."""
+        return (*super().adapt(ctx), Phase(ADAPT, steps=1))
+
+    def onboard(self, ctx: Context) -> Sequence[Phase]:
+        """A new client adapts like all others, and does nothing else."""
+        return ()
+
+    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+        """The step of adaptation; its batch enters the running statistics as in training."""
+        if ctx.phase.name != ADAPT:
+            return super().tune(ctx, view, batch)
+        grad = ctx.grad(view, "params", batch)
+        return {**view, "params": self.adapted(ctx, view["params"], grad), "buffers": grad.scored.buffers}

@@ -1,0 +1,136 @@
+"""pFedMe: personal models that solve a proximal problem around the global one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .. import tree
+from ..context import Context, Grad, ServerContext
+from ..errors import OptionError
+from ..method import Paper, Phase, Upload, register
+from ..options import option
+from ..task import Batch
+from ..tree import Slots, Tree
+from .scaffold import ServerStep
+
+OWN = ("pfedme.own", "pfedme.own.buffers")
+
+
+@register("pfedme")
+@dataclass(frozen=True)
+class PFedMe(ServerStep):
+    r"""pFedMe (Dinh et al., NeurIPS 2020): each client minimises the Moreau envelope of its loss (eqs. 2 and 3),
+
+    .. math:: F_i(w) = \min_\theta f_i(\theta) + \frac{\lambda}{2} \|\theta - w\|^2, \qquad
+        \nabla F_i(w) = \lambda (w - \theta_i(w)).
+
+    On every batch :math:`\theta` takes K steps on the inner problem, and then the client's copy of the global model one
+    of the run's rate :math:`\eta` (Algorithm 1),
+
+    .. math:: \theta \leftarrow \theta - \eta_\theta \bigl(\nabla f_i(\theta) + \lambda (\theta - w_i)\bigr), \qquad
+        w_i \leftarrow w_i - \eta \lambda (w_i - \theta), \qquad
+        w \leftarrow (1 - \beta) w + \beta \, \text{mean}_i \, w_i.
+
+    :math:`\theta` starts every round from the received model and predicts; a client that was absent keeps its last
+    one. A new client solves the inner problem around the global model.
+
+    Hand-worked: f(theta) = theta^2 / 2, w = 1, lambda = 2, K = 2, inner rate 0.25, eta = 0.1. theta goes from 1 to
+    1 - 0.25 (1 + 0) = 0.75 and to 0.75 - 0.25 (0.75 - 0.5) = 0.6875 (the solution is 2/3), w_i to
+    1 - 0.1 * 2 * 0.3125 = 0.9375 and, with beta = 0.5 and no other client, w to 0.96875.
+    """
+
+    title: ClassVar[str] = "pFedMe: personal models by Moreau envelopes"
+    paper: ClassVar[Paper] = Paper(
+        "Dinh, Tran, Nguyen",
+        "Personalized federated learning with Moreau envelopes",
+        "NeurIPS",
+        2020,
+        "arXiv:2006.08848",
+    )
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"inner_lr": 0.09}}
+
+    lam: float = option(15.0, above=0.0, help="pull of the personal model towards the client's global one")
+    inner_steps: int = option(5, min=1, help="steps of the personal model per batch (K)")
+    inner_lr: float | None = option(None, above=0.0, help="rate of these steps; none is 1 / (2 lam)")
+    beta: float = option(1.0, above=0.0, help="share of the clients' mean in the new global model")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inner_lr is not None and self.inner_lr * self.lam >= 2:
+            raise OptionError(
+                f"pfedme: inner_lr={self.inner_lr} and lam={self.lam} are not allowed together; each step multiplies "
+                "the distance between the two models by |1 - inner_lr * lam|, so inner_lr * lam must lie below 2: "
+                f"choose inner_lr below {2 / self.lam:.3g}"
+            )
+
+    @property
+    def inner_rate(self) -> float:
+        """The rate of the inner problem, whose curvature is lambda and that of the loss."""
+        return 1 / (2 * self.lam) if self.inner_lr is None else self.inner_lr
+
+    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
+        """w <- (1 - beta) w + beta * mean."""
+        return self.moved(ctx, server, uploads, self.beta)
+
+    # -- client ----------------------------------------------------------------------------------
+
+    def client_init(self, ctx: Context) -> Slots:
+        """A place for the personal model."""
+        return {**super().client_init(ctx), **named(ctx.initial)}
+
+    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """Both models start from the received one."""
+        work = super().begin(ctx, client, download)
+        return {**work, **named(work)}
+
+    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+        """One phase that trains both models."""
+        return (Phase(slots=("params", OWN[0])),)
+
+    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+        """K steps of the personal model, then one of the global copy along the envelope's gradient."""
+        for _ in range(self.inner_steps):
+            grad = self.pulled(ctx, work, OWN[0], work["params"], batch)
+            work = ctx.descend(work, OWN[0], grad, batch, lr=self.inner_rate)
+        slope = tree.scale(tree.sub(work["params"], work[OWN[0]]), self.lam)
+        return ctx.descend(work, "params", Grad({"params": slope}, grad.scored), batch)
+
+    def pulled(self, ctx: Context, work: Slots, slot: str, centre: Tree, batch: Batch) -> Grad:
+        """The gradient of the inner problem."""
+        return ctx.grad(work, slot, batch).plus(tree.sub(work[slot], centre), self.lam)
+
+    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+        """Keep the personal model, send the global copy."""
+        client, upload = super().end(ctx, client, work)
+        return {**client, **{slot: work[slot] for slot in OWN}}, upload
+
+    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """The personal model; a client that has never trained has the global one, around which it may solve."""
+        if ctx.newcomer:
+            model = super().view(ctx, client, download)
+            return {**model, "pfedme.centre": model["params"]}
+        return {"params": client[OWN[0]], "buffers": client[OWN[1]]}
+
+    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+        """The personal model."""
+        return {"params": work[OWN[0]], "buffers": work[OWN[1]]}
+
+    def onboard(self, ctx: Context) -> Sequence[Phase]:
+        """A new client solves the inner problem."""
+        return (Phase("pfedme.solve"),)
+
+    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+        """K steps of the personal model with the global one fixed."""
+        if ctx.phase.name != "pfedme.solve":
+            return super().tune(ctx, view, batch)
+        for _ in range(self.inner_steps):
+            grad = self.pulled(ctx, view, "params", view["pfedme.centre"], batch)
+            view = ctx.move(view, "params", grad, self.inner_rate)
+        return view
+
+
+def named(model: Slots) -> Slots:
+    """A model under the names of the personal one."""
+    return {OWN[0]: model["params"], OWN[1]: model["buffers"]}

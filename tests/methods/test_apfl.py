@@ -1,0 +1,153 @@
+"""APFL: the mixture of personal and global model is what is trained, by the chain rule."""
+
+import pytest
+import torch
+from torch import nn
+
+from idiolect import Batch, Task, tree
+from idiolect.engines.client import evaluate, train
+from idiolect.errors import OptionError
+from idiolect.method import methods
+from idiolect.testing import play, tiny_plan, views
+
+
+def step_on(task: Task, method: str, work: dict, batch: Batch, lr: float) -> dict:
+    """One step of APFL on given models."""
+    plan = tiny_plan(method, lr=lr)
+    ctx = plan.context(0, 0)
+    ctx.task, (ctx.phase,) = task, plan.method.phases(ctx)
+    log = {"loss": torch.zeros(()), "samples": torch.zeros(())}
+    return plan.method.step(ctx, {"buffers": {}, "apfl.own.buffers": {}, "log": log, **work}, batch)
+
+
+def scalar_step(method: str, w: float, v: float, alpha: float, lr: float = 0.1) -> tuple[float, float, float]:
+    """One step where the loss is x^2 / 2."""
+    x, y = torch.ones(1, 1), torch.zeros(1, 1)
+    task = Task(nn.Linear(1, 1, bias=False), (x, y), loss=lambda outputs, y: (outputs - y).pow(2).sum(1) / 2)
+    work = {
+        "params": {"weight": torch.tensor([[w]])},
+        "apfl.own": {"weight": torch.tensor([[v]])},
+        "apfl.share": {"alpha": torch.tensor(alpha)},
+    }
+    after = step_on(task, method, work, Batch(x, y, torch.ones(1)), lr)
+    return after["params"]["weight"].item(), after["apfl.own"]["weight"].item(), after["apfl.share"]["alpha"].item()
+
+
+def test_the_hand_worked_example():
+    """f(x) = x^2 / 2 at w = 2, v = 4, alpha = 0.5, rate 0.1: the mixture is 3, its gradient 3.
+
+    w = 2 - 0.1 * 2 = 1.8; v = 4 - 0.1 * 0.5 * 3 = 3.85; alpha = 0.5 - 0.1 (4 - 2) 3 = -0.1, cut to 0.
+    """
+    assert scalar_step("apfl", 2.0, 4.0, 0.5) == pytest.approx((1.8, 3.85, 0.0))
+    assert scalar_step("apfl(alpha_lr=0.01)", 2.0, 4.0, 0.5) == pytest.approx((1.8, 3.85, 0.44))
+    assert scalar_step("apfl(adaptive=false)", 2.0, 4.0, 0.5) == pytest.approx((1.8, 3.85, 0.5))
+
+
+def test_alpha_is_cut_to_one_as_well():
+    """w = 4, v = -2, alpha = 0.5: the mixture is 1, so alpha moves by -0.1 (-6) 1 to 1.1."""
+    assert scalar_step("apfl", 4.0, -2.0, 0.5)[2] == 1.0
+
+
+def test_the_personal_model_is_never_trained_on_its_own_loss():
+    """v = 2 and w = -2 mix to 0, the minimum: v stays, although its own loss has the gradient 2."""
+    assert scalar_step("apfl", -2.0, 2.0, 0.5)[1:] == (2.0, 0.5)
+
+
+def test_the_steps_of_v_and_alpha_follow_finite_differences_of_the_mixtures_loss():
+    x, y = tiny_plan("apfl").split(0, "train")
+    task = Task(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double(), (x[:2].double(), y[:2]), classes=3)
+    batch = Batch(x.double(), y, torch.ones(len(x)).double())
+    w = task.net.params
+    v = tree.map(lambda leaf: 0.5 * leaf - 0.1, w)
+    alpha = torch.tensor(0.4).double()
+    after = step_on(task, "apfl", {"params": w, "apfl.own": v, "apfl.share": {"alpha": alpha}}, batch, lr=1e-2)
+
+    def objective(v, alpha):
+        return task.loss(tree.mix(v, w, alpha), {}, batch).loss
+
+    slope = (objective(v, alpha + 1e-6) - objective(v, alpha - 1e-6)) / 2e-6
+    assert torch.isclose((alpha - after["apfl.share"]["alpha"]) / 1e-2, slope, rtol=1e-5)
+    for name, leaf in v.items():
+        nudge = torch.zeros_like(leaf).reshape(-1)
+        nudge[0] = 1e-6
+        up, down = ({**v, name: leaf + s * nudge.reshape(leaf.shape)} for s in (1, -1))
+        slope = (objective(up, alpha) - objective(down, alpha)) / 2e-6
+        assert torch.isclose((leaf - after["apfl.own"][name]).reshape(-1)[0] / 1e-2, slope, rtol=1e-5, atol=1e-8)
+
+
+def test_the_shared_model_is_fedavgs_whatever_alpha_is():
+    mixed, plain = play(tiny_plan("apfl")), play(tiny_plan("fedavg"))
+    assert all(torch.equal(leaf, plain.server["params"][n]) for n, leaf in mixed.server["params"].items())
+
+
+@pytest.mark.parametrize(("alpha", "same"), [(0, "fedavg"), (1, "local")])
+def test_fixed_at_its_ends_it_is_fedavg_and_local_to_the_bit_statistics_included(alpha, same):
+    rows = [
+        [row for row in play(tiny_plan(method, norm=True)).rows if row[3] == "view"]
+        for method in (f"apfl(alpha={alpha}, adaptive=false)", same)
+    ]
+    assert rows[0] == rows[1]
+
+
+def test_the_default_acts_and_learns_alpha():
+    mixed, shared, own = (views(tiny_plan(m)) for m in ("apfl", "fedavg", "local"))
+    for other in (shared, own):
+        assert any(not torch.allclose(leaf, other[0][n]) for n, leaf in mixed[0].items())
+    recorded = {row[6] for row in play(tiny_plan("apfl")).rows if row[5] == "alpha"}
+    assert len(recorded) > 1
+    assert all(0 <= value <= 1 for value in recorded)
+
+
+def test_neither_the_personal_model_nor_alpha_leaves_the_client_and_neither_is_overwritten_by_the_mixture():
+    plan = tiny_plan("apfl", rounds=1)
+    outcome = train(plan, 0, 0, None, plan.tasks[0].initial)
+    assert set(outcome.upload.slots) == {"params", "buffers", "weight"}
+    mixed = plan.method.after_local(plan.context(0, 0), outcome.state, {**outcome.upload.slots, **outcome.state})
+    assert any(not torch.equal(leaf, outcome.state["apfl.own"][n]) for n, leaf in mixed["params"].items())
+
+
+def test_an_absent_client_mixes_with_the_newest_global_model():
+    plan = tiny_plan("apfl(alpha=0.25)")
+    state = plan.method.client_init(plan.context(0, 0))
+    received = tree.map(lambda leaf: leaf + 4.0, plan.tasks[0].net.params)
+    view = plan.method.view(plan.context(0, 1, newcomer=False), state, {"params": received, "buffers": {}})
+    for name, leaf in plan.tasks[0].net.params.items():
+        assert torch.allclose(view["params"][name], leaf + 3.0, atol=1e-6)
+
+
+def test_a_client_that_joins_late_starts_its_personal_model_from_the_global_one():
+    plan = tiny_plan("apfl")
+    ctx = plan.context(0, 2, newcomer=True)
+    received = tree.map(lambda leaf: leaf + 4.0, plan.tasks[0].net.params)
+    message = {"params": received, "buffers": {}}
+    work = plan.method.begin(ctx, plan.method.client_init(ctx), message)
+    view = plan.method.view(ctx, plan.method.client_init(ctx), message)
+    for name, leaf in received.items():
+        assert torch.equal(work["apfl.own"][name], leaf)
+        assert torch.equal(view["params"][name], leaf)
+
+
+def test_an_unseen_client_fine_tunes_the_global_model():
+    plan = tiny_plan("apfl", unseen=1)
+    points = {score.point for score in evaluate(plan, 5, 0, None, plan.tasks[0].initial, unseen=True)}
+    assert points == {"view", "adapted"}
+
+
+def test_counters_of_normalisation_stay_whole_numbers():
+    plan = tiny_plan("apfl", norm=True)
+    state = next(iter(play(plan).clients.values()))
+    view = plan.method.view(plan.context(0, 2, newcomer=False), state, plan.tasks[0].initial)
+    assert view["buffers"]["1.num_batches_tracked"].dtype == torch.int64
+    assert view["buffers"]["1.running_var"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("wrapped", ["fedlag(apfl, warmup=0)", "flayer(apfl)", "finetune(apfl)"])
+def test_wrappers_ride_on_it(wrapped):
+    played = play(tiny_plan(wrapped))
+    assert all(torch.isfinite(leaf).all() for _, leaf in played.leaves() if leaf.is_floating_point())
+
+
+@pytest.mark.parametrize("bad", ["alpha=1.5", "alpha=-1.0", "alpha_lr=0.0", "adaptive=2"])
+def test_bad_options_are_named(bad):
+    with pytest.raises(OptionError, match=f"apfl: {bad} is not allowed"):
+        methods.build(f"apfl({bad})")

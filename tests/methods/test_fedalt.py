@@ -1,0 +1,145 @@
+"""FedAlt and FedSim: a personal part of the model (output, input or adapters), trained in turn or together."""
+
+import pytest
+import torch
+from torch import nn
+
+from idiolect import Federation, Task, run
+from idiolect.engines.client import train
+from idiolect.errors import ModelError, OptionError
+from idiolect.method import methods
+from idiolect.testing import check_method, play, tiny_plan, views
+
+OUTPUT, INPUT = {"4.weight", "4.bias"}, {"0.weight", "0.bias"}
+
+
+@pytest.mark.parametrize("method", ["fedalt", "fedsim"])
+@pytest.mark.parametrize(
+    ("options", "own"), [("", OUTPUT), ("personal=input", INPUT), ("units=[2]", {"2.weight", "2.bias"})]
+)
+def test_the_personal_part_differs_and_the_rest_is_common(method, options, own):
+    found = views(tiny_plan(f"{method}({options})"))
+    for name in found[0]:
+        assert torch.equal(found[0][name], found[1][name]) == (name not in own)
+
+
+def test_normalisation_goes_with_the_layer_before_it():
+    task = tiny_plan("fedavg", norm=True).tasks[0]
+    private = methods.build("fedalt(personal=input)").private(task)
+    assert private == INPUT | task.names_of([task.units[1]])
+
+
+def test_named_modules_bring_all_they_hold():
+    class Adapted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+            self.adapter = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 4))
+            self.adapter2 = nn.Linear(4, 4)
+
+        def forward(self, x):
+            hidden = self.body(x)
+            return self.out(self.adapter2(hidden + self.adapter(hidden)))
+
+    task = Task(Adapted(), (torch.randn(2, 4), torch.tensor([0, 1])), classes=3)
+    private = methods.build("fedalt(units=[adapter])").private(task)
+    assert private == {f"adapter.{i}.{n}" for i in (0, 1) for n in ("weight", "bias")}
+
+
+def test_the_shared_part_is_trained_at_the_new_personal_part():
+    """Without epochs of the shared part it stays as downloaded, and the personal part has moved."""
+    plan = tiny_plan("fedalt(own_epochs=1, shared_epochs=0)")
+    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    outcome = train(plan, 0, 0, None, download)
+    assert all(torch.equal(leaf, download["params"][n]) for n, leaf in outcome.upload.slots["params"].items())
+    assert not torch.equal(outcome.state["private"]["4.weight"], plan.tasks[0].net.params["4.weight"])
+
+
+def test_alternating_takes_twice_the_steps_of_together():
+    steps = {}
+    for method in ("fedalt", "fedsim"):
+        plan = tiny_plan(method)
+        download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+        steps[method] = train(plan, 0, 0, None, download).steps
+    assert steps == {"fedalt": 16, "fedsim": 8}
+
+
+class Product(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.u, self.v = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        nn.init.constant_(self.u.weight, 2.0)
+        nn.init.constant_(self.v.weight, 0.0)
+
+    def forward(self, x):
+        return self.v(self.u(x))
+
+
+@pytest.mark.parametrize(
+    ("method", "u", "v"), [("fedalt", 2.012, 0.2), ("fedsim", 2.0, 0.2), ("fedalt(own_lr=0.2)", 2.008, 0.4)]
+)
+def test_the_hand_worked_examples(method, u, v):
+    """Loss (u v - 1)^2 / 2 at u = 2, v = 0, rate 0.1: v moves along -2 to 0.2. FedAlt's u then moves along
+    (0.4 - 1) 0.2 = -0.12 to 2.012; FedSim's, at the old v, along 0. With rate 0.2 for v it moves to 0.4, and u then
+    along (0.8 - 1) 0.4 = -0.08 to 2.008."""
+    one = (torch.ones(1, 1), torch.ones(1, 1))
+    data = Federation.from_clients([{"train": one, "val": one, "test": one}])
+    halved = lambda outputs, y: (outputs - y).pow(2).sum(1) / 2  # noqa: E731
+    model = run(method, data, model=Product(), loss=halved, rounds=1, lr=0.1, engine="loop").model(0)
+    assert model.u.weight.item() == pytest.approx(u)
+    assert model.v.weight.item() == pytest.approx(v)
+
+
+@pytest.mark.parametrize(
+    ("method", "other"),
+    [
+        ("fedalt(own_epochs=3)", "fedrep(head_epochs=3)"),
+        ("fedsim", "fedper"),
+        ("fedsim(personal=input, layers=2)", "lgfedavg"),
+        ("fedalt(layers=0)", "fedavg"),
+        ("fedsim(layers=0)", "fedavg"),
+        ("fedsim(layers=3)", "local"),
+    ],
+)
+def test_they_meet_the_methods_they_generalise_to_the_bit(method, other):
+    own, plain = views(tiny_plan(method)), views(tiny_plan(other))
+    assert all(torch.equal(leaf, plain[i][n]) for i, view in own.items() for n, leaf in view.items())
+
+
+def test_statistics_of_the_frozen_part_stay_put():
+    plan = tiny_plan("fedalt(shared_epochs=0)", norm=True)
+    assert torch.equal(play(plan).server["buffers"]["1.running_mean"], plan.tasks[0].net.buffers["1.running_mean"])
+
+
+def test_the_defaults_differ_from_fedavg_and_from_each_other():
+    found = [views(tiny_plan(each))[0]["0.weight"] for each in ("fedalt", "fedsim", "fedavg")]
+    assert not any(torch.equal(found[i], found[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_an_unseen_client_trains_only_its_personal_part():
+    plan = tiny_plan("fedalt(personal=input)", unseen=1)
+    (phase,) = plan.method.onboard(plan.context(5, 0))
+    assert phase.part == INPUT
+
+
+@pytest.mark.parametrize("outer", ["fedlag({}, warmup=0, k=1)", "flayer({})", "finetune({})"])
+@pytest.mark.parametrize("inner", ["fedalt", "fedsim(personal=input)"])
+def test_others_ride_on_them(outer, inner):
+    own = views(tiny_plan(outer.format(inner)))
+    name = "0.weight" if "input" in inner else "4.weight"
+    assert not torch.equal(own[0][name], own[1][name])
+
+
+@pytest.mark.parametrize("method", ["fedalt", "fedsim"])
+def test_bad_options_are_refused(method):
+    with pytest.raises(OptionError, match="personal must be one of output, input"):
+        methods.build(f"{method}(personal=middle)")
+    with pytest.raises(ModelError, match="no module 'adapter' to be personal; its layers: 0, 2, 4"):
+        tiny_plan(f"{method}(units=[adapter])")
+    for personal in ("input", "output"):
+        with pytest.raises(ModelError, match="3 layers"):
+            tiny_plan(f"{method}(personal={personal}, layers=4)")
+
+
+def test_the_input_may_be_personal_under_the_whole_contract():
+    check_method("fedalt(personal=input, layers=2)")

@@ -1,0 +1,124 @@
+"""FedBABU: a body learnt under a head that never moves, and a copy of both fine-tuned before predicting."""
+
+import pytest
+import torch
+from torch import nn
+
+from idiolect import Federation, Task, run
+from idiolect.engines import Plan
+from idiolect.engines.client import train, tuned_view
+from idiolect.errors import ModelError, OptionError
+from idiolect.method import methods
+from idiolect.optim import SGD
+from idiolect.testing import check_method, play, require_equal, tiny_plan, views
+
+HEAD = {"4.weight", "4.bias"}
+
+
+def test_the_head_stays_at_the_common_initial_values():
+    for optimizer in (SGD(), SGD(momentum=0.9, weight_decay=0.1)):
+        plan = tiny_plan("fedbabu", optimizer=optimizer)
+        for view in views(plan).values():
+            assert all(torch.equal(view[n], plan.tasks[0].net.params[n]) for n in HEAD)
+            assert not torch.equal(view["0.weight"], plan.tasks[0].net.params["0.weight"])
+
+
+def test_the_head_is_never_sent():
+    plan = tiny_plan("fedbabu")
+    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    outcome = train(plan, 0, 0, None, download)
+    assert not HEAD & (set(download["params"]) | set(outcome.upload.slots["params"]))
+
+
+def test_without_a_head_and_fine_tuning_it_is_fedavg_to_the_bit():
+    require_equal(play(tiny_plan("fedbabu(layers=0, epochs=0)")), play(tiny_plan("fedavg")), "no head")
+
+
+def test_the_default_acts():
+    own, plain = views(tiny_plan("fedbabu")), views(tiny_plan("fedavg"))
+    assert not torch.equal(own[0]["0.weight"], plain[0]["0.weight"])
+
+
+def tuned_names(method, index=0, unseen=False):
+    """What the tuned copy of a first view has changed."""
+    plan = tiny_plan(method, unseen=1)
+    ctx = plan.context(index, 0)
+    download = plan.method.welcome(plan.server(0), plan.method.server_init(plan.server(0)), index)
+    view = plan.method.view(ctx, plan.method.client_init(ctx), download)
+    tuned = tuned_view(plan, ctx, view, unseen)
+    return {n for n, leaf in view["params"].items() if tuned and not torch.equal(leaf, tuned["params"][n])}
+
+
+def test_fine_tuning_moves_body_and_head_or_one_of_them():
+    assert tuned_names("fedbabu") == set(tiny_plan("fedavg").tasks[0].names)
+    assert tuned_names("fedbabu(part=head)") == HEAD
+    assert tuned_names("fedbabu(part=body)") == set(tiny_plan("fedavg").tasks[0].names) - HEAD
+    assert tuned_names("fedbabu(epochs=0)") == set()
+
+
+def test_an_unseen_client_fine_tunes_as_all_others_do():
+    plan = tiny_plan("fedbabu", unseen=1)
+    assert plan.method.onboard(plan.context(5, 0)) == ()
+    assert tuned_names("fedbabu", index=5, unseen=True) == set(plan.tasks[0].names)
+
+
+def test_five_passes_of_fine_tuning_by_default():
+    (phase,) = methods.build("fedbabu").adapt(tiny_plan("fedbabu").context(0, 0))
+    assert (phase.epochs, phase.part, phase.lr) == (5, None, None)
+
+
+class Product(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        nn.init.constant_(self.body.weight, 2.0)
+        nn.init.constant_(self.head.weight, 1.0)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def test_the_hand_worked_example():
+    """Loss (b h - 1)^2 / 2 at b = 2, h = 1, rate 0.1. Training moves b along (2 - 1) 1 = 1 to 1.9. Fine-tuning moves b
+    along (1.9 - 1) 1 = 0.9 to 1.81 and h along (1.9 - 1) 1.9 = 1.71 to 0.829: the tuned product is 1.81 * 0.829 and
+    its loss (1.50049 - 1)^2 / 2; untuned it is (1.9 - 1)^2 / 2 = 0.405."""
+    one = (torch.ones(1, 1), torch.ones(1, 1))
+    data = Federation.from_clients([{"train": one, "val": one, "test": one}])
+    halved = lambda outputs, y: (outputs - y).pow(2).sum(1) / 2  # noqa: E731
+    task = Task(Product(), one, loss=halved)
+    plan = Plan(method=methods.build("fedbabu(epochs=1)"), tasks=(task,), data=data, rounds=1, lr=0.1)
+    played = play(plan)
+    assert played.server["params"]["body.weight"].item() == pytest.approx(1.9)
+    losses = {row[3]: row[6] for row in played.rows if row[4] == "test" and row[5] == "loss"}
+    assert losses["view"] == pytest.approx(0.405)
+    assert losses["adapted"] == pytest.approx((1.81 * 0.829 - 1) ** 2 / 2)
+
+
+def test_the_headline_is_the_fine_tuned_model():
+    one = (torch.ones(1, 1), torch.ones(1, 1))
+    data = Federation.from_clients([{"train": one, "val": one, "test": one}])
+    assert run("fedbabu(epochs=1)", data, model=Product(), rounds=1, engine="loop").summary["point"] == "adapted"
+
+
+@pytest.mark.parametrize("outer", ["fedlag(fedbabu, warmup=0, k=1)", "flayer(fedbabu)", "finetune(fedbabu)"])
+def test_others_ride_on_it_and_the_head_stays_put(outer):
+    plan = tiny_plan(outer)
+    for view in views(plan).values():
+        assert all(torch.equal(view[n], plan.tasks[0].net.params[n]) for n in HEAD)
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(OptionError, match="epochs"):
+        methods.build("fedbabu(epochs=-1)")
+    with pytest.raises(OptionError, match="part must be one of all, body, head"):
+        methods.build("fedbabu(part=tail)")
+    with pytest.raises(OptionError, match="no head to fine-tune"):
+        methods.build("fedbabu(part=head, layers=0)")
+    with pytest.raises(ModelError, match="whole model"):
+        tiny_plan("fedbabu(layers=3)")
+    with pytest.raises(ModelError, match="3 layers"):
+        tiny_plan("fedbabu(layers=4)")
+
+
+def test_it_keeps_the_contract():
+    check_method("fedbabu(part=head, layers=2, epochs=1)")

@@ -1,0 +1,160 @@
+"""FedExP: the server extrapolates by a rate that it computes from the updates, and predicts with an average."""
+
+import pytest
+import torch
+
+from idiolect import Federation, run, tree
+from idiolect.engines import Plan
+from idiolect.engines.client import train
+from idiolect.errors import ModelError, OptionError
+from idiolect.method import Upload, methods
+from idiolect.store import Store
+from idiolect.testing import Experiment, Loop, play, tiny_plan, views
+
+
+def sent(*values: float, samples: float = 1.0) -> Upload:
+    params = {"w": torch.tensor(values)}
+    return Upload({"params": params, "buffers": {}, "weight": {"samples": torch.tensor(samples)}})
+
+
+def server_at(plan: Plan, *values: float) -> dict:
+    return {**plan.method.server_init(plan.server(0)), "params": {"w": torch.tensor(values)}, "buffers": {}}
+
+
+@pytest.mark.parametrize(
+    ("second", "rate", "after", "average"),
+    [((1.0, -3.0), 1.0, (2.0, -1.0), (1.0, -0.5)), ((-1.0, -3.0), 2.0, (2.0, -2.0), (1.0, -1.0))],
+)
+def test_the_hand_worked_example(second, rate, after, average):
+    """Updates (3, 1) and (1, -3): squared lengths 10 and 10, mean (2, -1) of squared length 5. With epsilon = 0.5 the
+    ratio is 20 / (2 * 2 * 5.5) = 0.909, and the rate 1. Updates (3, 1) and (-1, -3): mean (1, -1) of squared length
+    2, rate 20 / (2 * 2 * 2.5) = 2, move (2, -2). From w = 0 the average of the last two iterates is half the move.
+    """
+    plan = tiny_plan("fedexp(eps=0.5)")
+    server = plan.method.aggregate(plan.server(0), server_at(plan, 0.0, 0.0), {0: sent(3.0, 1.0), 1: sent(*second)})
+    assert plan.method.server_records(plan.server(0), server) == {"server_rate": pytest.approx(rate)}
+    assert server["params"]["w"].tolist() == pytest.approx(after)
+    assert plan.method.download(plan.server(0), server, (0,)).of(0)["params"]["w"].tolist() == pytest.approx(average)
+    assert plan.method.download(plan.server(1), server, (0,)).of(0)["params"]["w"].tolist() == pytest.approx(after)
+
+
+def test_epsilon_is_not_multiplied_by_the_number_of_participants():
+    """Four updates of squared length 4 and mean zero: 16 / (2 * 4 * eps) with eps = 0.25 is 8; eps times 4 gives 2."""
+    plan = tiny_plan("fedexp(eps=0.25)")
+    uploads = {i: sent(*v) for i, v in enumerate([(2.0, 0.0), (-2.0, 0.0), (0.0, 2.0), (0.0, -2.0)])}
+    assert plan.method.rate(plan.server(0), server_at(plan, 0.0, 0.0), uploads) == pytest.approx(8.0)
+
+
+def test_sample_counts_do_not_matter_unless_asked_for():
+    uploads = {0: sent(1.0, 0.0, samples=3.0), 1: sent(0.0, 1.0, samples=1.0)}
+    for method, expected in (("fedexp(eps=1e9)", [0.5, 0.5]), ("fedexp(eps=1e9, uniform=false)", [0.75, 0.25])):
+        plan = tiny_plan(method)
+        after = plan.method.aggregate(plan.server(0), server_at(plan, 0.0, 0.0), uploads)
+        assert after["params"]["w"].tolist() == pytest.approx(expected)
+    plan = tiny_plan("fedexp(eps=0.1, uniform=false)")
+    ratio = 1.0 / (2 * (0.75**2 + 0.25**2 + 0.1))
+    assert plan.method.rate(plan.server(0), server_at(plan, 0.0, 0.0), uploads) == pytest.approx(max(1.0, ratio))
+
+
+def test_a_large_epsilon_without_the_averaging_is_fedavg_with_equal_weights_to_the_bit():
+    extrapolated, plain = (
+        views(tiny_plan("fedexp(eps=inf, average_last=false)")),
+        views(tiny_plan("fedavg", weighting="uniform")),
+    )
+    assert all(torch.equal(leaf, plain[i][n]) for i, view in extrapolated.items() for n, leaf in view.items())
+
+
+def test_the_default_extrapolates():
+    changed, plain = play(tiny_plan("fedexp")), play(tiny_plan("fedavg", weighting="uniform"))
+    assert any(not torch.equal(leaf, plain.server["params"][n]) for n, leaf in changed.server["params"].items())
+    assert max(row[6] for row in changed.rows if row[5] == "server_rate") > 1.0
+
+
+def test_clients_train_on_the_iterate_and_predict_with_the_average():
+    plan = tiny_plan("fedexp")
+    store = Store(None)
+    experiment, server = Experiment(plan, Loop(plan), store), plan.method.server_init(plan.server(0))
+    start = server["params"]
+    for round in range(2):
+        server = experiment.do_round(round, server, lambda _: None)
+        before, start = start, server["params"]
+        training = plan.method.download(plan.server(round + 1), server, (0,)).of(0)["params"]
+        predicting = plan.method.download(plan.server(round), server, (0,)).of(0)["params"]
+        for name, leaf in start.items():
+            assert torch.equal(training[name], leaf)
+            assert torch.allclose(predicting[name], (leaf + before[name]) / 2)
+
+
+def test_a_result_gives_the_averaged_model():
+    one = (torch.ones(4, 1), torch.tensor([0, 1, 0, 1]))
+    data = Federation.from_clients([{"train": one, "val": one, "test": one}] * 2)
+    result = run("fedexp", data, model=torch.nn.Linear(1, 2), rounds=1, lr=0.5)
+    start, end = result.plan.tasks[0].net.params["weight"], result.store.server()["params"]["weight"]
+    assert torch.allclose(result.model(0).weight, (start + end) / 2)
+
+
+def test_running_statistics_are_averaged_and_never_extrapolated():
+    plan = tiny_plan("fedexp")
+    uploads = {i: Upload({**sent(v, 0.0).slots, "buffers": {"b": torch.tensor(v)}}) for i, v in enumerate([5.0, -3.0])}
+    server = {**server_at(plan, 0.0, 0.0), "buffers": {"b": torch.tensor(0.0)}}
+    after = plan.method.aggregate(plan.server(0), server, uploads)
+    assert after["fedexp.last"]["rate"] > 5
+    assert after["buffers"]["b"].item() == 1.0
+
+
+def test_what_a_client_did_not_send_is_no_update():
+    """Of (3, 100) only the first coordinate is sent: the squared lengths are 9 and 2, the mean is (2, 1)."""
+    plan = tiny_plan("fedexp(eps=1e-9)")
+    masked = Upload(sent(3.0, 100.0).slots, {"params": {"w": torch.tensor([True, False])}})
+    found = plan.method.rate(plan.server(0), server_at(plan, 0.0, 0.0), {0: masked, 1: sent(1.0, 1.0)})
+    assert found == pytest.approx(max(1.0, 11 / (2 * 2 * 5)))
+    opposed = Upload(sent(-3.0, 100.0).slots, {"params": {"w": torch.tensor([True, False])}})
+    found = plan.method.rate(plan.server(0), server_at(plan, 0.0, 0.0), {0: opposed, 1: sent(2.9, 0.0)})
+    assert found == pytest.approx((9 + 2.9**2) / (2 * 2 * 0.05**2), rel=1e-4)
+
+
+def test_a_round_in_which_nobody_moves_leaves_the_model_where_it_is():
+    plan = tiny_plan("fedexp")
+    server = server_at(plan, 1.0, 2.0)
+    after = plan.method.aggregate(plan.server(0), server, {0: sent(1.0, 2.0), 1: sent(1.0, 2.0)})
+    assert after["params"]["w"].tolist() == [1.0, 2.0]
+    assert after["fedexp.last"]["rate"] == 1.0
+
+
+def test_local_training_is_fedavgs():
+    uploads = []
+    for method in ("fedexp", "fedavg"):
+        plan = tiny_plan(method)
+        download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+        uploads.append(train(plan, 0, 0, None, download).upload.slots["params"])
+    assert all(torch.equal(leaf, uploads[1][n]) for n, leaf in uploads[0].items())
+
+
+@pytest.mark.parametrize("wrapped", ["fedlag(fedexp, warmup=0)", "flayer(fedexp)", "finetune(fedexp)"])
+def test_wrappers_ride_on_it(wrapped):
+    own = views(tiny_plan(wrapped))
+    assert all(torch.isfinite(leaf).all() for view in own.values() for leaf in view.values())
+
+
+def test_unseen_clients_start_from_the_average():
+    plan = tiny_plan("fedexp", unseen=1)
+    start = plan.method.server_init(plan.server(0))
+    moved = {n: leaf + 1.0 for n, leaf in start["params"].items()}
+    uploads = {0: Upload({"params": moved, "buffers": {}, "weight": {"samples": torch.tensor(1.0)}})}
+    server = plan.method.aggregate(plan.server(0), start, uploads)
+    guest = plan.method.welcome(plan.server(0), server, 5)["params"]
+    assert all(torch.allclose(guest[n], leaf + 0.5) for n, leaf in start["params"].items())
+    assert tree.norm(tree.sub(server["params"], moved)).item() == pytest.approx(0.0, abs=1e-5)
+
+
+def test_clients_with_different_networks_are_refused():
+    plan = tiny_plan("fedexp")
+    plan = Plan(method=plan.method, tasks=plan.tasks * 2, data=plan.data, rounds=1, models=(0, 1, 0, 1, 0))
+    with pytest.raises(ModelError, match="clients have 2"):
+        plan.method.server_init(plan.server(0))
+
+
+@pytest.mark.parametrize("bad", ["fedexp(eps=0)", "fedexp(eps=-1)", "fedexp(eps=nan)", "fedexp(average_last=2)"])
+def test_bad_options_are_named(bad):
+    with pytest.raises(OptionError, match=r"fedexp: (eps|average_last)="):
+        methods.build(bad)

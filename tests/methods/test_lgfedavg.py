@@ -1,0 +1,149 @@
+"""LG-FedAvg: private bodies under a shared head, optionally after rounds in which all is shared."""
+
+import pytest
+import torch
+
+from idiolect import codec
+from idiolect.engines import Loop, engines
+from idiolect.engines.client import train
+from idiolect.errors import ModelError, OptionError
+from idiolect.method import methods
+from idiolect.run.experiment import Experiment
+from idiolect.store import Store
+from idiolect.testing import check_method, play, require_equal, tiny_plan, views
+
+HEAD = {"4.weight", "4.bias"}
+
+
+def test_the_head_is_common_and_the_bodies_differ():
+    own = views(tiny_plan("lgfedavg"))
+    for name in own[0]:
+        assert torch.equal(own[0][name], own[1][name]) == (name in HEAD)
+
+
+def test_the_body_never_leaves_a_client_and_costs_no_bytes():
+    plan = tiny_plan("lgfedavg")
+    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    outcome = train(plan, 0, 0, None, download)
+    assert set(download["params"]) == set(outcome.upload.slots["params"]) == HEAD
+    assert codec.size(download) == 4 * (5 * 3 + 3)
+
+
+def test_normalisation_goes_with_the_layer_before_it():
+    task = tiny_plan("fedavg", norm=True).tasks[0]
+    assert methods.build("lgfedavg").private(task) >= {"1.weight", "1.running_mean", "3.weight"}
+    assert methods.build("lgfedavg(layers=2)").private(task) >= {"1.weight", "1.running_mean", "0.bias"}
+
+
+def test_all_layers_shared_is_fedavg_and_none_is_local():
+    for method, other in (("lgfedavg(layers=3)", "fedavg"), ("lgfedavg(layers=0)", "local")):
+        own, plain = views(tiny_plan(method)), views(tiny_plan(other))
+        assert all(torch.equal(leaf, plain[i][n]) for i, view in own.items() for n, leaf in view.items())
+
+
+def test_the_default_acts():
+    own, plain, alone = (views(tiny_plan(each)) for each in ("lgfedavg", "fedavg", "local"))
+    assert not torch.equal(own[0]["0.weight"], plain[0]["0.weight"])
+    assert not torch.equal(own[0]["4.weight"], alone[0]["4.weight"])
+
+
+def test_the_hand_worked_example():
+    """Equal clients train heads to 2 and to 4 and bodies to 5 and to 7: both then hold head 3, and bodies 5 and 7."""
+    plan = tiny_plan("lgfedavg")
+    ctx, states, uploads = plan.context(0, 0), {}, {}
+    for i, (head, body) in enumerate([(2.0, 5.0), (4.0, 7.0)]):
+        params = {n: torch.full_like(x, head if n in HEAD else body) for n, x in ctx.initial["params"].items()}
+        states[i], uploads[i] = plan.method.end(ctx, plan.method.client_init(ctx), {"params": params, "buffers": {}})
+    server = plan.method.aggregate(plan.server(0), plan.method.server_init(plan.server(0)), uploads)
+    download = plan.method.download(plan.server(0), server, (0, 1))
+    for i, body in enumerate([5.0, 7.0]):
+        view = plan.method.view(ctx, states[i], download.of(i))["params"]
+        assert (view["4.weight"].unique().item(), view["0.weight"].unique().item()) == (3.0, body)
+
+
+# -- pre-training --------------------------------------------------------------------------------------
+
+
+def test_while_it_pretrains_it_is_fedavg_to_the_bit():
+    own, plain = play(tiny_plan("lgfedavg(pretrain=3)")), play(tiny_plan("fedavg"))
+    assert all(torch.equal(leaf, plain.server["params"][n]) for n, leaf in own.server["params"].items())
+
+
+def test_bodies_part_from_where_pretraining_ended():
+    """After the last round of pre-training nobody has a body of its own; a round later those who trained do, and the
+    server's body stays what it was."""
+    plan = tiny_plan("lgfedavg(pretrain=2)", rounds=3, participation=0.4)
+    after, plain = play(plan), play(tiny_plan("fedavg", rounds=2, participation=0.4))
+    body = plain.server["params"]["0.weight"]
+    assert torch.equal(after.server["params"]["0.weight"], body)
+    parted = {i for i in plan.data.seen if bool(after.server["lgfedavg.parted"][str(i)])}
+    assert parted == set(plan.method.select(plan.server(2)))
+    for i, view in views(plan).items():
+        assert torch.equal(view["0.weight"], body) == (i not in parted)
+        assert torch.equal(view["4.weight"], after.server["params"]["4.weight"])
+
+
+def test_a_body_is_sent_until_a_client_has_its_own():
+    plan = tiny_plan("lgfedavg(pretrain=1)", rounds=2, participation=0.4)
+    store = Store(None)
+    Experiment(plan, Loop(plan), store).run()
+    download = plan.method.download(plan.server(2), store.server(), plan.data.seen)
+    parted = set(plan.method.select(plan.server(1)))
+    assert 0 < len(parted) < 5
+    for i in plan.data.seen:
+        assert (set(download.of(i)["params"]) == HEAD) == (i in parted)
+
+
+def test_local_statistics_stay_local_while_it_pretrains():
+    plan = tiny_plan("lgfedavg(pretrain=1)", norm=True, norm_stats="local")
+    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    outcome = train(plan, 0, 0, None, download)
+    assert download["buffers"] == outcome.upload.slots["buffers"] == {}
+    assert "1.weight" in outcome.upload.slots["params"]
+
+
+def test_engines_agree_when_some_have_a_body_and_some_have_not():
+    played = [
+        play(tiny_plan("lgfedavg(pretrain=1)", participation=0.6), engine)
+        for engine in (Loop, engines.build("vector(chunk=3, count=1)").make)
+    ]
+    require_equal(*played, "vector", 1e-3)
+
+
+# -- the rest ------------------------------------------------------------------------------------------
+
+
+def test_an_unseen_client_trains_its_body_under_the_shared_head():
+    plan = tiny_plan("lgfedavg", unseen=1)
+    (phase,) = plan.method.onboard(plan.context(5, 0))
+    assert phase.part == set(plan.tasks[0].names) - HEAD
+
+
+def test_an_unseen_client_gets_the_pretrained_body():
+    plan = tiny_plan("lgfedavg(pretrain=1)", unseen=1)
+    server = play(plan).server
+    assert torch.equal(
+        plan.method.welcome(plan.server(2), server, 5)["params"]["0.weight"], server["params"]["0.weight"]
+    )
+
+
+@pytest.mark.parametrize(
+    "outer", ["fedlag({}, warmup=0, k=1)", "flayer({})", "flayer({}, masking=false)", "finetune({})"]
+)
+@pytest.mark.parametrize("inner", ["lgfedavg(layers=2)", "lgfedavg(layers=2, pretrain=1)"])
+def test_others_ride_on_it(outer, inner):
+    own = views(tiny_plan(outer.format(inner)))
+    assert not torch.equal(own[0]["0.weight"], own[1]["0.weight"])
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(OptionError, match="layers"):
+        methods.build("lgfedavg(layers=-1)")
+    with pytest.raises(OptionError, match="shares nothing afterwards"):
+        methods.build("lgfedavg(layers=0, pretrain=2)")
+    with pytest.raises(ModelError, match="3 layers"):
+        tiny_plan("lgfedavg(layers=4)")
+
+
+def test_it_keeps_the_contract():
+    check_method("lgfedavg(layers=2, pretrain=1)")

@@ -1,0 +1,166 @@
+"""pFedMe: personal models solve a proximal problem, and the global model descends its envelope."""
+
+import pytest
+import torch
+from torch import nn
+
+from idiolect import Batch, Federation, Task, run, tree
+from idiolect.engines import Plan
+from idiolect.engines.client import train, tuned_view
+from idiolect.errors import OptionError
+from idiolect.method import Upload, methods
+from idiolect.testing import close, play, tiny_plan
+
+
+def halved(outputs, y):
+    return (outputs - y).pow(2).sum(1) / 2
+
+
+def scalar_run(method: str, **changes):
+    """One client with the loss w^2 / 2; w starts at 1."""
+    one = (torch.ones(1, 1), torch.zeros(1, 1))
+    data = Federation.from_clients([{"train": one, "val": one, "test": one}])
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(module.weight, 1.0)
+    return run(method, data, model=module, loss=halved, **({"rounds": 1, "lr": 0.1} | changes))
+
+
+def test_the_hand_worked_example():
+    """f = theta^2 / 2, w = 1, lambda = 2, K = 2, inner rate 0.25, eta = 0.1, beta = 0.5.
+
+    theta: 1 - 0.25 (1 + 2 * 0) = 0.75, then 0.75 - 0.25 (0.75 + 2 (0.75 - 1)) = 0.6875. w_i = 1 - 0.1 * 2 (1 - 0.6875)
+    = 0.9375. w = 0.5 * 1 + 0.5 * 0.9375 = 0.96875.
+    """
+    result = scalar_run("pfedme(lam=2, inner_steps=2, inner_lr=0.25, beta=0.5)")
+    assert result.model(0).weight.item() == pytest.approx(0.6875)
+    assert result.store.server()["params"]["weight"].item() == pytest.approx(0.96875)
+
+
+def test_many_inner_steps_reach_the_proximal_point():
+    """For f = theta^2 / 2 and w = 1 the minimiser of f + lambda / 2 (theta - w)^2 is lambda / (1 + lambda)."""
+    for lam in (1.0, 4.0, 15.0):
+        found = scalar_run(f"pfedme(lam={lam}, inner_steps=60)").model(0).weight.item()
+        assert found == pytest.approx(lam / (1 + lam), abs=1e-4)
+
+
+def test_the_personal_step_follows_the_finite_difference_of_the_inner_problem():
+    plan = tiny_plan("pfedme(lam=0.7, inner_steps=1, inner_lr=1)")
+    x, y = plan.split(0, "train")
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    task, ctx = Task(module, (x[:2].double(), y[:2]), classes=3), plan.context(0, 0)
+    ctx.task = task
+    batch = Batch(x.double(), y, torch.ones(len(x)).double())
+    w, log = task.net.params, {"loss": torch.zeros(()), "samples": torch.zeros(())}
+    theta = tree.map(lambda leaf: leaf + 0.3, w)
+    work = {"params": w, "buffers": {}, "pfedme.own": theta, "pfedme.own.buffers": {}, "log": log}
+    after = plan.method.step(ctx, work, batch)
+
+    def objective(theta):
+        away = tree.sub(theta, w)
+        return task.loss(theta, {}, batch).loss + 0.35 * tree.dot(away, away)
+
+    for name, leaf in theta.items():
+        nudge = torch.zeros_like(leaf).reshape(-1)
+        nudge[0] = 1e-6
+        up, down = ({**theta, name: leaf + s * nudge.reshape(leaf.shape)} for s in (1, -1))
+        slope = (objective(up) - objective(down)) / 2e-6
+        assert torch.isclose((leaf - after["pfedme.own"][name]).reshape(-1)[0], slope, rtol=1e-5, atol=1e-8)
+        towards = ctx.rate * 0.7 * (w[name] - after["pfedme.own"][name])
+        assert torch.allclose(w[name] - after["params"][name], towards)
+
+
+def test_one_inner_step_taken_over_whole_is_fedavg():
+    """With eta * lambda = 1 the copy becomes theta, so theta's step has no pull: plain SGD of the inner rate."""
+    method = "pfedme(lam=10, inner_steps=1, inner_lr=0.1, uniform=false)"
+    proximal, plain = play(tiny_plan(method, lr=0.1)), play(tiny_plan("fedavg", lr=0.1))
+    assert all(close(leaf, plain.server["params"][n], 3e-6) for n, leaf in proximal.server["params"].items())
+
+
+def test_the_default_moves_the_global_model_and_the_personal_ones_differ():
+    plan = tiny_plan("pfedme")
+    played, start = play(plan), plan.tasks[0].net.params
+    assert any(not torch.allclose(leaf, start[n]) for n, leaf in played.server["params"].items())
+    own = [state["pfedme.own"] for state in played.clients.values()]
+    assert any(not torch.allclose(leaf, own[1][n]) for n, leaf in own[0].items())
+    plain = play(tiny_plan("fedavg", weighting="uniform")).server["params"]
+    assert any(not torch.allclose(leaf, plain[n]) for n, leaf in played.server["params"].items())
+
+
+def test_a_stronger_pull_brings_the_personal_models_nearer():
+    def spread(lam: float) -> float:
+        played = play(tiny_plan(f"pfedme(lam={lam}, inner_steps=10)", lr=0.01, rounds=1))
+        away = [tree.sub(state["pfedme.own"], played.server["params"]) for state in played.clients.values()]
+        return sum(float(tree.norm(each)) for each in away)
+
+    assert spread(50.0) < spread(15.0) < spread(5.0)
+
+
+@pytest.mark.parametrize(("beta", "after"), [(1.0, 3.0), (0.5, 2.0), (2.0, 5.0)])
+def test_beta_is_the_share_of_the_clients_plain_mean(beta, after):
+    """Clients of 99 and 1 samples send 2 and 4, the server has 1: mean 3, and 1 + beta (3 - 1)."""
+    plan = tiny_plan(f"pfedme(beta={beta})")
+    uploads = {
+        i: Upload({"params": {"w": torch.tensor(v)}, "buffers": {}, "weight": {"samples": torch.tensor(s)}})
+        for i, (v, s) in enumerate([(2.0, 99.0), (4.0, 1.0)])
+    }
+    before = {"params": {"w": torch.tensor(1.0)}, "buffers": {}}
+    assert plan.method.aggregate(plan.server(0), before, uploads)["params"]["w"].item() == after
+
+
+def test_the_client_sends_its_copy_of_the_global_model_not_the_personal_one():
+    plan = tiny_plan("pfedme")
+    outcome = train(plan, 0, 0, None, plan.method.download(plan.server(0), plan.tasks[0].initial, (0,)).of(0))
+    assert set(outcome.upload.slots) == {"params", "buffers", "weight"}
+    assert any(not torch.equal(outcome.state["pfedme.own"][n], v) for n, v in outcome.upload.slots["params"].items())
+
+
+def test_both_models_start_each_round_from_the_received_one():
+    plan = tiny_plan("pfedme")
+    received = tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params)
+    ctx = plan.context(0, 1, newcomer=False)
+    work = plan.method.begin(ctx, plan.method.client_init(ctx), {"params": received, "buffers": {}})
+    for slot in ("params", "pfedme.own"):
+        assert all(torch.equal(work[slot][n], leaf) for n, leaf in received.items())
+
+
+def test_an_absent_client_keeps_its_last_personal_model_and_a_new_one_has_the_global_model():
+    plan = tiny_plan("pfedme")
+    received = tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params)
+    state = plan.method.client_init(plan.context(0, 0))
+    for newcomer, expected in ((False, state["pfedme.own"]), (True, received)):
+        view = plan.method.view(plan.context(0, 1, newcomer), state, {"params": received, "buffers": {}})
+        assert all(torch.equal(view["params"][n], leaf) for n, leaf in expected.items())
+
+
+def test_a_new_client_solves_the_inner_problem_around_the_global_model():
+    """One batch, f = theta^2 / 2, w = 1, lambda = 4: after many steps 4 / 5, with w where it was."""
+    one = (torch.ones(1, 1), torch.zeros(1, 1))
+    data = Federation.from_clients([{"train": one, "val": one, "test": one}] * 2)
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(module.weight, 1.0)
+    task, method = Task(module, one, loss=halved), methods.build("pfedme(lam=4, inner_steps=60)")
+    plan = Plan(method=method, tasks=(task,), data=data, rounds=1)
+    ctx = plan.context(1, 0)
+    view = method.view(ctx, method.client_init(ctx), task.initial)
+    tuned = tuned_view(plan, ctx, view, unseen=True)
+    assert tuned["params"]["weight"].item() == pytest.approx(0.8, abs=1e-4)
+    assert view["params"]["weight"].item() == 1.0
+
+
+@pytest.mark.parametrize("wrapped", ["fedlag(pfedme, warmup=0)", "flayer(pfedme)", "finetune(pfedme)"])
+def test_wrappers_ride_on_it(wrapped):
+    played = play(tiny_plan(wrapped))
+    assert all(torch.isfinite(leaf).all() for _, leaf in played.leaves() if leaf.is_floating_point())
+
+
+@pytest.mark.parametrize("bad", ["lam=0.0", "inner_steps=0", "inner_lr=0.0", "beta=0.0"])
+def test_bad_options_are_named(bad):
+    with pytest.raises(OptionError, match=f"pfedme: {bad} is not allowed"):
+        methods.build(f"pfedme({bad})")
+
+
+def test_inner_steps_that_cannot_converge_are_refused_with_the_way_out():
+    with pytest.raises(OptionError, match=r"choose inner_lr below 0\.133"):
+        methods.build("pfedme(lam=15, inner_lr=0.2)")
+    assert methods.build("pfedme(lam=1000)").inner_rate == 0.0005
+    assert methods.build("pfedme(preset=paper)").inner_rate == 0.09

@@ -1,0 +1,173 @@
+"""SCAFFOLD: steps corrected by control variates, which are the mean gradients along each client's path."""
+
+import pytest
+import torch
+from torch import nn
+
+from idiolect import Batch, Federation, Task, tree
+from idiolect.engines import Plan
+from idiolect.engines.client import train
+from idiolect.errors import ModelError, OptionError
+from idiolect.method import methods
+from idiolect.optim import SGD, Exponential
+from idiolect.testing import play, require_equal, tiny_plan, views
+
+TARGETS, SIZES = (4.0, -2.0, 1.0), (1, 3, 2)
+
+
+def scalar_plan(method: str, **changes) -> Plan:
+    """Three clients of 1, 3 and 2 samples, each sample with the loss (w - target)^2 / 2, in batches of one."""
+    parts = [(torch.ones(n, 1), torch.full((n, 1), t)) for t, n in zip(TARGETS, SIZES, strict=True)]
+    data = Federation.from_clients([{"train": part, "val": part, "test": part} for part in parts])
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(module.weight, 1.0)
+    task = Task(module, parts[1], loss=lambda outputs, y: (outputs - y).pow(2).sum(1) / 2)
+    defaults = {"rounds": 4, "batch_size": 1, "local_epochs": 2, "lr": 0.1}
+    return Plan(method=methods.build(method), tasks=(task,), data=data, **(defaults | changes))
+
+
+def by_the_formulas(plan: Plan, server_lr: float) -> tuple[float, float, list[float]]:
+    """Algorithm 1 with option II as it is printed, on numbers."""
+    x, c, own = 1.0, 0.0, [0.0] * 3
+    for round in range(plan.rounds):
+        rate, moves, changes = plan.lr * plan.schedule.factor(round, plan.rounds), [], []
+        for i in plan.method.select(plan.server(round)):
+            y, steps = x, SIZES[i] * plan.local_epochs
+            for _ in range(steps):
+                y = y - rate * ((y - TARGETS[i]) - own[i] + c)
+            plus = own[i] - c + (x - y) / (steps * rate)
+            moves.append(y - x)
+            changes.append(plus - own[i])
+            own[i] = plus
+        x += server_lr * sum(moves) / len(moves)
+        c += sum(changes) / 3
+    return x, c, own
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.67, 0.34])
+@pytest.mark.parametrize("server_lr", [1.0, 0.5])
+def test_it_follows_the_papers_formulas_with_a_decaying_rate_and_clients_of_all_sizes(participation, server_lr):
+    method = f"scaffold(server_lr={server_lr})"
+    plan = scalar_plan(method, participation=participation, schedule=Exponential(gamma=0.5))
+    x, c, own = by_the_formulas(plan, server_lr)
+    played = play(plan)
+    assert played.server["params"]["weight"].item() == pytest.approx(x, rel=1e-5)
+    assert played.server["scaffold.control"]["weight"].item() == pytest.approx(c, rel=1e-5)
+    for i, state in played.clients.items():
+        found = 0.0 if state is None else state["scaffold.own"]["weight"].item()
+        assert found == pytest.approx(own[i], rel=1e-5)
+
+
+def test_the_hand_worked_example():
+    """x = 1, c = 0.5, c_i = 0.2, gradient 2, rate 0.1, one step.
+
+    y = 1 - 0.1 (2 - 0.2 + 0.5) = 0.77; c_i+ = 0.2 - 0.5 + (1 - 0.77) / 0.1 = 2. The gradient 1 - target is 2 for
+    the target -1. With N = 4 clients c becomes 0.5 + (2 - 0.2) / 4 = 0.95.
+    """
+    one = (torch.ones(1, 1), torch.full((1, 1), -1.0))
+    data = Federation.from_clients([{"train": one, "val": one, "test": one}] * 4)
+    plan = scalar_plan("scaffold", local_epochs=1)
+    plan = Plan(method=plan.method, tasks=plan.tasks, data=data, rounds=1, lr=0.1)
+    server = {
+        "params": {"weight": torch.ones(1, 1)},
+        "buffers": {},
+        "scaffold.control": {"weight": torch.tensor([[0.5]])},
+    }
+    download = plan.method.download(plan.server(0), server, (0,)).of(0)
+    outcome = train(plan, 0, 0, {"scaffold.own": {"weight": torch.tensor([[0.2]])}}, download)
+    assert outcome.upload.slots["params"]["weight"].item() == pytest.approx(0.77)
+    assert outcome.state["scaffold.own"]["weight"].item() == pytest.approx(2.0)
+    after = plan.method.aggregate(plan.server(0), server, {0: outcome.upload})
+    assert after["scaffold.control"]["weight"].item() == pytest.approx(0.95)
+    assert after["params"]["weight"].item() == pytest.approx(0.77)
+
+
+def test_without_control_variates_it_is_fedavg_with_equal_weights_to_the_bit():
+    frozen, plain = tiny_plan("scaffold(control=false)"), tiny_plan("fedavg", weighting="uniform")
+    require_equal(play(frozen), play(plain), "control=false")
+
+
+def test_in_the_first_round_all_variates_are_zero_so_the_model_is_fedavgs():
+    first, plain = play(tiny_plan("scaffold", rounds=1)), play(tiny_plan("fedavg", rounds=1, weighting="uniform"))
+    assert all(torch.equal(leaf, plain.server["params"][n]) for n, leaf in first.server["params"].items())
+
+
+def test_the_default_acts():
+    changed, plain = play(tiny_plan("scaffold")), play(tiny_plan("fedavg", weighting="uniform"))
+    assert any(not torch.equal(leaf, plain.server["params"][n]) for n, leaf in changed.server["params"].items())
+
+
+def test_with_full_participation_the_servers_variate_is_the_mean_of_the_clients():
+    played = play(tiny_plan("scaffold"))
+    mean = tree.mean([state["scaffold.own"] for state in played.clients.values()], [1.0] * 5)
+    for name, leaf in played.server["scaffold.control"].items():
+        assert torch.allclose(leaf, mean[name], atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), SGD(clip=0.01)])
+def test_the_variate_stays_a_gradient_where_moves_are_not(optimizer):
+    """Client 0 takes two tiny steps with the gradient 1 - 4 = -3. By (x - y) / (K eta) its variate would be -4.35
+    with momentum (the moves are 1 and 1.9 gradients long) and -0.01 with clipping."""
+    plan = scalar_plan("scaffold", lr=1e-4, rounds=1, optimizer=optimizer)
+    variate = play(plan).clients[0]["scaffold.own"]["weight"].item()
+    assert variate == pytest.approx(1.0 - TARGETS[0], rel=1e-3)
+
+
+def test_the_correction_removes_the_drift_that_fedavg_ends_with():
+    """Quadratic clients with different numbers of steps: the fixed point of FedAvg favours those with more steps;
+    that of SCAFFOLD is the plain mean of the targets, 1."""
+    ends = {
+        method: play(scalar_plan(method, rounds=25, lr=0.2, weighting="uniform")).server["params"]["weight"].item()
+        for method in ("scaffold", "fedavg")
+    }
+    assert ends["scaffold"] == pytest.approx(1.0, abs=1e-2)
+    assert abs(ends["fedavg"] - 1.0) > 0.1
+
+
+def test_what_is_private_is_neither_corrected_nor_sent():
+    plan = tiny_plan("scaffold", norm=True, norm_affine="local")
+    server = plan.method.server_init(plan.server(0))
+    download = plan.method.download(plan.server(0), server, (0,)).of(0)
+    outcome = train(plan, 0, 0, None, download)
+    private = {"1.weight", "1.bias"}
+    for tree_ in (download["scaffold.control"], outcome.upload.slots["scaffold.change"], outcome.state["scaffold.own"]):
+        assert not private & set(tree_)
+    work = plan.method.begin(plan.context(0, 0), outcome.state, download)
+    assert all(not work["scaffold.correction"][n].any() for n in private)
+
+
+def test_the_step_uses_the_gradient_minus_own_plus_servers_variate():
+    plan = tiny_plan("scaffold", lr=1.0)
+    x, y = plan.split(0, "train")
+    ctx, batch = plan.context(0, 0), Batch(x[:4], y[:4], torch.ones(4))
+    own, control = (tree.map(lambda leaf, s=s: torch.full_like(leaf, s), ctx.initial["params"]) for s in (0.25, 1.0))
+    work = plan.method.begin(ctx, {"scaffold.own": own}, {**ctx.initial, "scaffold.control": control})
+    work["log"] = {"loss": torch.zeros(()), "samples": torch.zeros(())}
+    plain = ctx.grad(work, "params", batch).tree
+    moved = plan.method.step(ctx, work, batch)["params"]
+    for name, leaf in moved.items():
+        assert torch.allclose(ctx.initial["params"][name] - leaf, plain[name] - 0.25 + 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrapped", ["fedlag(scaffold, warmup=0)", "flayer(scaffold)", "finetune(scaffold)"])
+def test_wrappers_ride_on_it(wrapped):
+    assert all(torch.isfinite(leaf).all() for view in views(tiny_plan(wrapped)).values() for leaf in view.values())
+
+
+def test_clients_with_different_networks_are_refused():
+    plan = tiny_plan("scaffold")
+    plan = Plan(method=plan.method, tasks=plan.tasks * 2, data=plan.data, rounds=1, models=(0, 1, 0, 1, 0))
+    with pytest.raises(ModelError, match="clients have 2"):
+        plan.method.server_init(plan.server(0))
+
+
+@pytest.mark.parametrize("bad", ["scaffold(server_lr=0)", "scaffold(server_lr=-1)", "scaffold(control=3)"])
+def test_bad_options_are_named(bad):
+    with pytest.raises(OptionError, match=r"scaffold: (server_lr|control)="):
+        methods.build(bad)
+
+
+def test_the_server_records_the_length_of_its_variate():
+    rows = [row for row in play(tiny_plan("scaffold")).rows if row[5] == "control_norm"]
+    assert len(rows) == 3
+    assert all(row[6] > 0 for row in rows)
