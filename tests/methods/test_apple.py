@@ -139,6 +139,7 @@ def test_relations_start_at_the_shares_of_samples_which_a_round_before_the_first
 
 def test_the_set_up_round_sends_one_number_and_changes_nothing():
     plan = tiny_plan("apple")
+    assert not any(slot.startswith("apple.core/") for slot in message(plan, round=-1))
     outcome = train(plan, 0, -1, None, message(plan, round=-1))
     assert outcome.upload.slots == {"weight": {"samples": torch.tensor(14.0)}}
     assert all(torch.equal(leaf, plan.tasks[0].net.params[n]) for n, leaf in outcome.state["own"].items())
@@ -233,6 +234,12 @@ def test_cores_of_low_relation_have_their_chance():
     assert asked == {1, 2, 3, 4}
 
 
+def test_the_set_up_round_does_not_count_as_having_seen_a_core():
+    plan = tiny_plan("apple(cap=2)")
+    state = train(plan, 0, -1, None, message(plan, round=-1)).state
+    assert state["apple.seen"]["seen"].tolist() == [True, False, False, False, False]
+
+
 def test_what_is_asked_for_is_what_comes_next():
     plan = tiny_plan("apple(cap=2)")
     server = counted(plan)
@@ -249,9 +256,7 @@ def test_a_single_client_trains_alone(method):
     parts = {split: (torch.randn(8, 4, generator=draw), torch.arange(8) % 2) for split in ("train", "val", "test")}
     ours = run(method, Federation.from_clients([parts]), rounds=2).model(0)
     alone = run("local", Federation.from_clients([parts]), rounds=2).model(0)
-    assert all(
-        torch.equal(a, b) for a, b in zip(result.model(0).parameters(), alone.model(0).parameters(), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), alone.parameters(), strict=True))
 
 
 # -- errors and composition -----------------------------------------------------------------------------

@@ -257,6 +257,9 @@ def follow_parent() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        parent = multiprocessing.parent_process()
+        if parent is not None and os.getppid() != parent.pid:  # it ended before the line above
+            os._exit(1)
 
 
 def portable(error: Exception) -> Exception:

@@ -99,13 +99,14 @@ class APPLE(Collection):
         return n / n.sum()
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """All cores, or those asked for; p_0, and which place in it is the client's own."""
+        """All cores, or those asked for, but none during set-up; p_0, and which place in it is the client's own."""
         shares = self.shares(server)
         shared = {"buffers": super().download(ctx, server, ids).shared["buffers"], "apple.prior": {"p": shares}}
         places = torch.eye(len(shares), device=shares.device)
         each: dict[int, Slots] = {i: {"apple.me": {"here": places[ctx.clients.index(i)]}} for i in ids}
         if self.cap is None:
-            cores = {f"apple.core/{k}": self.core(ctx, server, j) for k, j in enumerate(ctx.clients)}
+            everybody = ctx.clients if ctx.round >= 0 else ()
+            cores = {f"apple.core/{k}": self.core(ctx, server, j) for k, j in enumerate(everybody)}
             return Download({**shared, **cores}, each)
         for i in ids:
             asked = self.asked(ctx, server, i)
@@ -119,8 +120,8 @@ class APPLE(Collection):
         if (held := server.get(f"apple.request@{client}")) is not None:
             return held["ids"]
         others = [k for k, j in enumerate(ctx.clients) if j != client]
-        drawn = ctx.rng(f"apple {client}").permutation(others)[: self.cap]
-        return torch.from_numpy(drawn).to(server["apple.samples"]["n"].device)
+        drawn = ctx.rng(f"apple {client}").permutation(others)[: self.cap if ctx.round >= 0 else 0]
+        return torch.tensor(drawn.tolist(), dtype=torch.long, device=server["apple.samples"]["n"].device)
 
     def welcome(self, ctx: ServerContext, server: Slots, index: int) -> Slots:
         """An unseen client gets the personal model of p_0, the weighted mean of all cores."""
@@ -153,7 +154,7 @@ class APPLE(Collection):
         }
         sent = [each for slot, each in download.items() if slot.startswith("apple.core/")]
         if self.cap is None:
-            return {**work, "apple.cores": tree.stack(sent)}
+            return {**work, "apple.cores": tree.stack(sent)} if sent else work
         known, ids, numbers = len(first["p"]) > 0, download["apple.ids"]["ids"], torch.arange(len(me), device=me.device)
         like = tree.drop(ctx.initial["params"], self.kept(ctx))
         cores = client["apple.cores"] if known else tree.map(lambda leaf: torch.stack([leaf] * len(me)), like)
