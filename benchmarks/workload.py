@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from idiolect import Task
 from idiolect.data import Client, Federation
 from idiolect.engines import Engine, Plan, engines
-from idiolect.method import methods
+from idiolect.method import Method, methods
 from idiolect.models import build
 from idiolect.run.experiment import Experiment
 from idiolect.store import Store
@@ -67,7 +67,7 @@ class Ours:
     """Whole rounds of Idiolect: sampling, training, aggregation, evaluation, commit."""
 
     def __init__(
-        self, work: Work, data: Federation, engine: str, method: str = "fedavg", precision: str = "fp32"
+        self, work: Work, data: Federation, engine: str, method: str | Method = "fedavg", precision: str = "fp32"
     ) -> None:
         x, y = data.clients[0].split("train")
         task = Task(network(work, data), (x[:2], y[:2]), classes=10)

@@ -199,28 +199,33 @@ class Feeder:
             yield from self._counted()
             return
         epochs = self.plan.local_epochs if self.phase.epochs is None else self.phase.epochs
+        size, longest = self.passes[0].size, max(p.samples for p in self.passes)
         for epoch in range(epochs):
             drawn = [self._gather(draw, epoch) for draw in range(self.phase.draws)]
             noise = self._noise(epoch)
             for step in range(max(p.per_epoch for p in self.passes)):
                 self.ctx.epoch, self.ctx.step = epoch, step
                 rows = [row for row, p in enumerate(self.passes) if p.per_epoch > step]
-                cut = slice(step * self.passes[0].size, (step + 1) * self.passes[0].size)
-                yield rows, [tuple(_rows(part, rows)[:, cut] for part in each) for each in drawn], noise(rows, cut)
+                cut = slice(step * size, min((step + 1) * size, longest))
+                width = cut.stop - cut.start
+                parts = [tuple(_rows(part[step], rows)[:, :width] for part in each) for each in drawn]
+                yield rows, parts, noise(rows, cut)
 
     def _gather(self, draw: int, epoch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """All clients' data in the order of one pass: inputs, targets, weights."""
-        longest = max(p.samples for p in self.passes)
-        xs, ys = [], []
-        weight = torch.zeros(len(self.passes), longest, device=self.plan.device)
+        """All clients' data in the order of one pass: inputs, targets, weights, each [steps, clients, batch, ...], so
+        that the batches of a step lie side by side."""
+        steps, size = max(p.per_epoch for p in self.passes), self.passes[0].size
+        weight = torch.zeros(steps, len(self.passes), size, device=self.plan.device)
+        places: list[Tensor] = []
         for row, (member, each) in enumerate(zip(self.stack.members, self.passes, strict=True)):
             part = self.plan.part(member.index, self.phase.data)
             member.ctx.phase = self.phase
-            x, y = part.take(order(self.plan, member.ctx, part.size, each.samples, draw, epoch))
-            xs.append(_filled(x, longest))
-            ys.append(_filled(y, longest))
-            weight[row, : each.samples] = 1.0
-        return torch.stack(xs), torch.stack(ys), weight
+            leaves = part.take(order(self.plan, member.ctx, part.size, each.samples, draw, epoch))
+            places = places or [leaf.new_empty(steps, len(self.passes), size, *leaf.shape[1:]) for leaf in leaves]
+            for place, leaf in zip(places, leaves, strict=True):
+                place[:, row] = _filled(leaf, steps * size).unflatten(0, (steps, size))
+            weight[:, row] = (torch.arange(steps * size) < each.samples).view(steps, size)
+        return places[0], places[1], weight
 
     def _noise(self, epoch: int) -> Callable[[list[int], slice], Tree]:
         generators = [
@@ -271,8 +276,8 @@ def _padded(batch: Batch, size: int) -> tuple[Tensor, Tensor, Tensor]:
 def _filled(leaf: Tensor, size: int) -> Tensor:
     """Rows up to `size`; what is added repeats a real row, which is harmless for any model, and has weight zero."""
     missing = size - len(leaf)
-    if missing == 0:
-        return leaf
+    if missing <= 0:
+        return leaf[:size]
     added = leaf[:1].expand(missing, *leaf.shape[1:]) if len(leaf) else leaf.new_zeros(missing, *leaf.shape[1:])
     return torch.cat([leaf, added])
 

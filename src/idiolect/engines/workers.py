@@ -81,7 +81,10 @@ class Workers:
     def train(self, round: int, states: States, download: Download) -> Iterator[tuple[int, Outcome]]:
         """Run the clients' part of one round; results come as they are ready."""
         ids = sorted(states, key=lambda i: -len(self.plan.data.clients[i]))
-        size = self.chunk or max(1, min(8, len(ids) // (8 * self.count)))
+        # Stacks do not depend on the number of workers, so that this changes no bit, but suffice for several.
+        size = (
+            min(self.chunk, max(4, -(-len(ids) // 8))) if self.chunk else max(1, min(8, len(ids) // (8 * self.count)))
+        )
         groups = [ids[at : at + size] for at in range(0, len(ids), size)]
         fetch = lambda wanted: {i: states[i] for i in wanted}  # noqa: E731
         for worker, results in self._drive("train", round, groups, fetch, download, False):
