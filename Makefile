@@ -30,6 +30,10 @@ bench: $(READY) ## all speed benchmarks, as ratios; takes about an hour on two q
 	cd benchmarks && for each in engines methods scaling server store; do \
 		../$(BIN)/python $$each.py --out ../results/bench || exit 1; done
 
+.PHONY: pages
+pages: $(READY) ## write the documents' tables of methods from the methods
+	@$(BIN)/python scripts/pages
+
 .PHONY: lint
 lint: $(READY) ## check style and format
 	$(BIN)/ruff check

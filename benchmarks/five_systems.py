@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/five_systems"))
     parser.add_argument("--only", default="", help="part of a setting's name")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     for name, setting in SETTINGS.items():
         if options.only not in name:
@@ -55,7 +56,7 @@ def main() -> None:
         given = {"methods": f"{BASELINES}, {FIVE}", "model": "mlp", "batch_size": 16, "lr": 0.05} | setting
         folder = options.out / name.replace(", ", "-").replace(" ", "_")
         print(f"\n{name}")
-        print(compare(seeds=options.seeds, out=folder, engine="vector", **given))
+        print(compare(seeds=options.seeds, out=folder, engine="loop", jobs=options.jobs, **given))
 
 
 if __name__ == "__main__":

@@ -69,6 +69,12 @@ class Method(Options):
     title: ClassVar[str] = ""
     paper: ClassVar[Paper | None] = None
     kind: ClassVar[str] = "personalized"
+    reveals: ClassVar[str] = "the trained model"
+    """What leaves a client, in words; `sends` names the slots."""
+    stays: ClassVar[str] = ""
+    """What stays on the client, in words."""
+    caution: ClassVar[str] = ""
+    """What those who care for privacy should know besides."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     identities: ClassVar[Mapping[str, str]] = {}
     """Neutral cases: an expression of this method -> the expression that it must equal."""

@@ -8,6 +8,7 @@ with fewer samples than a batch."""
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -203,11 +204,24 @@ def check_through_bytes(method: Method) -> None:
 
 
 def check_engines(method: Method) -> None:
-    """Every engine agrees with the loop, one round from the same state."""
-    reference = play(tiny_plan(method, rounds=1))
-    for text in ("workers(count=2)", "vector(chunk=3, count=1)"):
-        played = play(tiny_plan(method, rounds=1), engines.build(text).make)
-        require_equal(reference, played, f"engine {text}", RELATIVE)
+    """Every engine agrees with the loop, in the first round and in the second from the same state."""
+    with tempfile.TemporaryDirectory() as folder:
+        begun = Path(folder) / "begun.sqlite"
+        first = play(tiny_plan(method, rounds=1), store=Store(begun))
+        second = play(tiny_plan(method, rounds=2), store=_copy(begun, "loop"))
+        for number, text in enumerate(("workers(count=2)", "vector(chunk=3, count=1)")):
+            make = engines.build(text).make
+            require_equal(first, play(tiny_plan(method, rounds=1), make), f"engine {text}", RELATIVE)
+            again = play(tiny_plan(method, rounds=2), make, _copy(begun, str(number)))
+            require_equal(second, again, f"engine {text}, round 2", RELATIVE)
+
+
+def _copy(path: Path, name: str) -> Store:
+    """Another store with the same state."""
+    target = path.with_name(f"{name}.sqlite")
+    with sqlite3.connect(path) as old, sqlite3.connect(target) as new:
+        old.backup(new)
+    return Store(target)
 
 
 def check_messages(method: Method) -> None:

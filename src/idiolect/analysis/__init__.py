@@ -7,17 +7,21 @@ from .conflict import conflict_scores, cosine_matrix, count_conflicts, rank_unit
 from .factor import communalities, communalities_from_correlation, correlation, factor_count, shared_units
 from .layers import layer_rates, top_fraction_mask, upload_fractions
 from .mixing import mixing_ratio, ratio_of_traces, trace
+from .outcomes import cka_matrix, effective_classes, first_reaching, target_score, unit_distances, win_tie_loss
 
 __all__ = [
     "block_sizes",
     "cka",
+    "cka_matrix",
     "communalities",
     "communalities_from_correlation",
     "conflict_scores",
     "correlation",
     "cosine_matrix",
     "count_conflicts",
+    "effective_classes",
     "factor_count",
+    "first_reaching",
     "layer_rates",
     "mixing_ratio",
     "rank_units",
@@ -25,7 +29,10 @@ __all__ = [
     "select_blocks",
     "shared_units",
     "sketch",
+    "target_score",
     "top_fraction_mask",
     "trace",
+    "unit_distances",
     "upload_fractions",
+    "win_tie_loss",
 ]

@@ -14,7 +14,7 @@ from typer.core import TyperArgument, TyperOption
 
 from .. import __version__
 from ..errors import IdiolectError
-from . import catalogue, screen, train
+from . import catalogue, deploy, export, guide, report, screen, train
 
 INPUT_ERROR = 2
 
@@ -34,9 +34,16 @@ def joined(text: str) -> str:
 
 for _command, _panel in (
     (train.demo, "Start here"),
+    (guide.advise, "Start here"),
     (train.run, "Train"),
     (train.compare, "Train"),
     (train.resume, "Train"),
+    (guide.tune, "Train"),
+    (guide.watch, "Train"),
+    (report.report, "Report"),
+    (report.figures, "Report"),
+    (export.export, "Use"),
+    (deploy.deploy, "Use"),
     (catalogue.methods, "Look around"),
     (catalogue.data, "Look around"),
     (catalogue.partition, "Look around"),

@@ -17,7 +17,7 @@ from ..method import Download, Phase, Upload
 from ..rng import generator
 from ..task import Batch, Scored
 from ..tree import Slots, Tree
-from .client import Outcome, Passes, batches, evaluate_view, fresh_optimizer, order, passes
+from .client import Outcome, Passes, batches, evaluate_view, fresh_optimizer, order, passes, train
 from .dense import dense_of, is_plain
 from .plan import Plan
 
@@ -72,7 +72,12 @@ def train_stack(
         yield from ((each.index, Outcome(each.state, None)) for each in idle)
         busy = sorted((each for each in members if each not in idle), key=lambda each: (-each.samples, each.index))
         for at in range(0, len(busy), chunk):
-            yield from Stack(plan, busy[at : at + chunk], download).run()
+            part = busy[at : at + chunk]
+            if len(part) > 1:
+                yield from Stack(plan, part, download).run()
+            else:  # one alone is faster without a stack
+                index = part[0].index
+                yield index, train(plan, index, round, states[index], download.of(index))
 
 
 def grouped(plan: Plan, round: int, states: States, download: Download) -> list[list[Member]]:

@@ -38,7 +38,9 @@ class APFL(Method):
     becomes 2 - 0.2 = 1.8, v becomes 4 - 0.1 * 0.5 * 3 = 3.85 and alpha 0.5 - 0.1 (4 - 2) 3 = -0.1, which is cut to 0.
     """
 
-    title: ClassVar[str] = "APFL: a learned mixture of a personal and the global model"
+    title: ClassVar[str] = "A learned mixture of a personal and the global model"
+    reveals: ClassVar[str] = "the shared model as trained"
+    stays: ClassVar[str] = "the personal model and the mixing weight"
     paper: ClassVar[Paper] = Paper(
         "Deng, Kamani, Mahdavi",
         "Adaptive personalized federated learning",

@@ -48,7 +48,10 @@ class APPLE(Collection):
     along 2 * 1 = 2 and 2 * 3 + 0.4 (0.25 - 0.5) = 5.9.
     """
 
-    title: ClassVar[str] = "APPLE: learned mixtures of all clients' core models"
+    title: ClassVar[str] = "Learned mixtures of all clients' core models"
+    reveals: ClassVar[str] = "the core model; under a cap, which cores it asks for; the number of samples before round 1"
+    stays: ClassVar[str] = "the relations"
+    caution: ClassVar[str] = "all clients receive all cores, or those they ask for"
     paper: ClassVar[Paper] = Paper(
         "Luo, Wu",
         "Adapt to adaptation: learning personalization for cross-silo federated learning",

@@ -25,7 +25,9 @@ class Ditto(Method):
     Hand-worked: at v = 2 with w^t = 1, loss gradient 3, lambda = 1 and eta = 0.1, v becomes 2 - 0.1 (3 + 1) = 1.6.
     """
 
-    title: ClassVar[str] = "Ditto: a personal model pulled towards the global one"
+    title: ClassVar[str] = "A personal model beside the global one, pulled towards it"
+    reveals: ClassVar[str] = "the shared model as trained"
+    stays: ClassVar[str] = "the personal model"
     paper: ClassVar[Paper] = Paper(
         "Li, Hu, Beirami, Smith",
         "Ditto: fair and robust federated learning through personalization",

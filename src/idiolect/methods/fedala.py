@@ -43,7 +43,8 @@ class FedALA(Method):
     -1 * 0.05 * (8 - 4) to 0.55, and training starts at 4 + 4 * 0.55 = 6.2.
     """
 
-    title: ClassVar[str] = "FedALA: own and global head mixed by learnt weights"
+    title: ClassVar[str] = "Own and global head mixed by learnt weights"
+    stays: ClassVar[str] = "its own last model and the weights by which it takes over the global one"
     paper: ClassVar[Paper] = Paper(
         "Zhang, Hua, Wang, Song, Xue, Ma, Guan",
         "FedALA: adaptive local aggregation for personalized federated learning",

@@ -75,7 +75,9 @@ class FedAlt(PartlyPrivate):
     (u v - 1) u = -2 to 0.2; then u along (0.4 - 1) 0.2 = -0.12 to 2.012.
     """
 
-    title: ClassVar[str] = "FedAlt: personal and shared part, trained in turn"
+    title: ClassVar[str] = "Personal and shared part, trained in turn"
+    reveals: ClassVar[str] = "the shared part"
+    stays: ClassVar[str] = "the personal part (head, input layers or named units)"
     paper: ClassVar[Paper] = PAPER
     identities: ClassVar[dict[str, str]] = {
         "fedalt(own_epochs=3)": "fedrep(head_epochs=3)",
@@ -103,6 +105,8 @@ class FedSim(PartlyPrivate):
     0.2, and u, at the old v, along (0 - 1) 0 = 0, so that it stays 2.
     """
 
-    title: ClassVar[str] = "FedSim: personal and shared part, trained together"
+    title: ClassVar[str] = "Personal and shared part, trained together"
+    reveals: ClassVar[str] = "the shared part"
+    stays: ClassVar[str] = "the personal part (head, input layers or named units)"
     paper: ClassVar[Paper] = PAPER
     identities: ClassVar[dict[str, str]] = {"fedsim": "fedper", "fedsim(layers=0)": "fedavg"}

@@ -106,7 +106,9 @@ class FedAMP(MessagePassing):
     alpha = 0.5 the step is along 2 + 2 (1 - 0.5) = 3.
     """
 
-    title: ClassVar[str] = "FedAMP: similar clients attract each other"
+    title: ClassVar[str] = "Similar clients attract each other"
+    reveals: ClassVar[str] = "the client's own trained model"
+    caution: ClassVar[str] = "the server keeps every client's latest model; clients get mixtures of them"
     paper: ClassVar[Paper] = PAPER
     identities: ClassVar[dict[str, str]] = {"fedamp(lam=0)": "local"}
 
@@ -161,7 +163,9 @@ class HeurFedAMP(MessagePassing):
     and 1, the exponentials 1 and 3, the weights 1/2, 1/8 and 3/8: its mixture is (1.25, 0.125).
     """
 
-    title: ClassVar[str] = "HeurFedAMP: clients with models of similar direction attract each other"
+    title: ClassVar[str] = "Clients with models of similar direction attract each other"
+    reveals: ClassVar[str] = "the client's own trained model"
+    caution: ClassVar[str] = "the server keeps every client's latest model; clients get mixtures of them"
     paper: ClassVar[Paper] = PAPER
     identities: ClassVar[dict[str, str]] = {"heurfedamp(lam=0)": "local"}
 

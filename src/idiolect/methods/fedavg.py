@@ -19,7 +19,7 @@ class FedAvg(Method):
     Buffers (running statistics) are averaged too; `norm_stats=local` keeps them on the clients.
     """
 
-    title: ClassVar[str] = "Federated averaging"
+    title: ClassVar[str] = "One model for all: the average of the clients'"
     kind: ClassVar[str] = "global"
     paper: ClassVar[Paper] = Paper(
         "McMahan, Moore, Ramage, Hampson, Aguera y Arcas",

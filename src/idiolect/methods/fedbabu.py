@@ -31,7 +31,9 @@ class FedBABU(PrivateHead):
     1.71, to b = 1.81 and h = 0.829; the next round starts from b = 1.9, h = 1.
     """
 
-    title: ClassVar[str] = "FedBABU: a body learnt under a fixed head, then fine-tuned"
+    title: ClassVar[str] = "A body learnt under a fixed head, then fine-tuned"
+    reveals: ClassVar[str] = "the body"
+    stays: ClassVar[str] = "the head, which is the same random one everywhere; the fine-tuned copy"
     paper: ClassVar[Paper] = Paper(
         "Oh, Kim, Yun",
         "FedBABU: toward enhanced representation for federated image classification",

@@ -29,7 +29,9 @@ class FedBN(Method):
     to 7; afterwards both hold weight 3, and scales 5 and 7.
     """
 
-    title: ClassVar[str] = "FedBN: private normalisation layers"
+    title: ClassVar[str] = "Private normalisation layers"
+    reveals: ClassVar[str] = "all but normalisation layers"
+    stays: ClassVar[str] = "normalisation layers with their statistics"
     paper: ClassVar[Paper] = Paper(
         "Li, Jiang, Zhang, Kamp, Dou",
         "FedBN: federated learning on non-IID features via local batch normalization",

@@ -46,7 +46,9 @@ class FedEM(Method):
     probabilities 0.8 and 0.4 of a class mix to 0.7.
     """
 
-    title: ClassVar[str] = "FedEM: a mixture of shared components for every client"
+    title: ClassVar[str] = "A mixture of shared components for every client"
+    reveals: ClassVar[str] = "all trained components"
+    stays: ClassVar[str] = "the mixture weights"
     paper: ClassVar[Paper] = Paper(
         "Marfoq, Neglia, Bellet, Kameni, Vidal",
         "Federated multi-task learning under a mixture of distributions",

@@ -35,7 +35,7 @@ class FedExP(ServerStep):
     and the rate is 20 / (2 * 2 * 2.5) = 2: w moves by (2, -2), and from w = 0 the average of the last two is (1, -1).
     """
 
-    title: ClassVar[str] = "FedExP: a server that extrapolates"
+    title: ClassVar[str] = "A server that extrapolates"
     kind: ClassVar[str] = "global"
     paper: ClassVar[Paper] = Paper(
         "Jhunjhunwala, Wang, Joshi",

@@ -49,7 +49,12 @@ class FedFac(SplitUnits):
     hands it their personal rows.
     """
 
-    title: ClassVar[str] = "FedFac: shared and personal units, found by factor analysis"
+    title: ClassVar[str] = "FedSplit with the shared units found by factor analysis"
+    reveals: ClassVar[str] = "all rows, personal ones included"
+    caution: ClassVar[str] = (
+        "the factor analysis needs them; with onboarding=ensemble unseen clients receive the last "
+        "participants' personal rows; with schedule=static all clients take part in a set-up round"
+    )
     paper: ClassVar[Paper] = PAPER
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},

@@ -41,7 +41,10 @@ class FedFomo(Collection):
     W = 1/2, 1/2, 0, and training starts from 0 + (2 + 4) / 2 = 3.
     """
 
-    title: ClassVar[str] = "FedFomo: follow those models of others that help"
+    title: ClassVar[str] = "Follow those models of others that help"
+    reveals: ClassVar[str] = "the client's own model, and how much each received model helped"
+    stays: ClassVar[str] = "the data set aside"
+    caution: ClassVar[str] = "other clients receive single models as they are"
     paper: ClassVar[Paper] = Paper(
         "Zhang, Sapra, Fidler, Yeung, Alvarez",
         "Personalized federated learning with first order model optimization",

@@ -47,6 +47,9 @@ class FedMask(Method):
     """
 
     title: ClassVar[str] = "Personal binary masks of frozen weights, averaged where they overlap"
+    reveals: ClassVar[str] = "one bit per weight of the masked layers"
+    stays: ClassVar[str] = "scores of the mask"
+    caution: ClassVar[str] = "weights never change, so the bits are all there is to know"
     paper: ClassVar[Paper] = Paper(
         "Li, Sun, Zeng, Zhang, Li, Chen",
         "FedMask: joint computation and communication-efficient personalized federated learning via heterogeneous"

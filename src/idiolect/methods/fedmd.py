@@ -41,6 +41,9 @@ class FedMD(Method):
     """
 
     title: ClassVar[str] = "Own networks that teach each other by scores of public samples"
+    reveals: ClassVar[str] = "class scores on public samples"
+    stays: ClassVar[str] = "the model"
+    caution: ClassVar[str] = "needs data that everybody sees"
     paper: ClassVar[Paper] = Paper(
         "Li, Wang", "FedMD: heterogenous federated learning via model distillation", "arXiv", 2019, "arXiv:1910.03581"
     )

@@ -37,7 +37,9 @@ class FedPer(PrivateHead):
     body 3, and heads 5 and 7.
     """
 
-    title: ClassVar[str] = "Private head, trained jointly with the shared body"
+    title: ClassVar[str] = "The head stays private, the body is averaged"
+    reveals: ClassVar[str] = "the body (all but the last layers)"
+    stays: ClassVar[str] = "the head"
     paper: ClassVar[Paper] = Paper(
         "Arivazhagan, Aggarwal, Singh, Choudhary",
         "Federated learning with personalization layers",

@@ -25,7 +25,7 @@ class FedProx(Method):
     Hand-worked: at w = 3 with w^t = 1, loss gradient 2 and mu = 0.5 the step is along 2 + 0.5 (3 - 1) = 3.
     """
 
-    title: ClassVar[str] = "FedAvg with a proximal term"
+    title: ClassVar[str] = "FedAvg with clients held near the global model"
     kind: ClassVar[str] = "global"
     paper: ClassVar[Paper] = Paper(
         "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",

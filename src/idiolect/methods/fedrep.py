@@ -33,6 +33,8 @@ class FedRep(PrivateHead):
     """
 
     title: ClassVar[str] = "Private head and shared body, trained in turn"
+    reveals: ClassVar[str] = "the body"
+    stays: ClassVar[str] = "the head"
     paper: ClassVar[Paper] = Paper(
         "Collins, Hassani, Mokhtari, Shakkottai",
         "Exploiting shared representations for personalized federated learning",

@@ -42,7 +42,9 @@ class FedSplit(SplitUnits):
     shared. The server holds (4, 0), and the clients continue with (4, 4) and with (4, 8).
     """
 
-    title: ClassVar[str] = "FedSplit: shared and personal units by a given or drawn partition"
+    title: ClassVar[str] = "Some units of a layer are shared, the others personal"
+    reveals: ClassVar[str] = "shared rows, and all layers that are not split"
+    stays: ClassVar[str] = "personal rows"
     paper: ClassVar[Paper] = PAPER
     identities: ClassVar[Mapping[str, str]] = {
         "fedsplit(share=1)": "fedavg",

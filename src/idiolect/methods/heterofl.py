@@ -41,6 +41,8 @@ class HeteroFL(Method):
     """
 
     title: ClassVar[str] = "Clients hold the leading channels of one model, as many as their width allows"
+    reveals: ClassVar[str] = "a slice of the model, and one bit per class that says whether the client has it"
+    caution: ClassVar[str] = "the server learns which classes a client has"
     paper: ClassVar[Paper] = Paper(
         "Diao, Ding, Tarokh",
         "HeteroFL: computation and communication efficient federated learning for heterogeneous clients",

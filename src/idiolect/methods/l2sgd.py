@@ -45,7 +45,9 @@ class L2SGD(Method):
     have mean 4.5 and move to 0.6 * 2 + 0.4 * 4.5 = 3 and 0.6 * 7 + 0.4 * 4.5 = 6.
     """
 
-    title: ClassVar[str] = "L2SGD: personal models that move towards their mean"
+    title: ClassVar[str] = "Personal models that move towards their mean"
+    reveals: ClassVar[str] = "the client's own model"
+    caution: ClassVar[str] = "personal models leave the client: the server averages them"
     paper: ClassVar[Paper] = Paper(
         "Hanzely, Richtarik",
         "Federated learning of a mixture of global and local models",

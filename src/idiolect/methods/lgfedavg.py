@@ -40,6 +40,8 @@ class LGFedAvg(PrivateHead):
     """
 
     title: ClassVar[str] = "Private body under a shared head"
+    reveals: ClassVar[str] = "the last layers"
+    stays: ClassVar[str] = "the body (during pretrain it is sent, too)"
     paper: ClassVar[Paper] = Paper(
         "Liang, Liu, Liu, Allen, Auerbach, Brent, Salakhutdinov, Morency",
         "Think locally, act globally: federated learning with local and global representations",

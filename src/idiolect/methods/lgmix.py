@@ -51,7 +51,16 @@ class LGMix(Method):
     traces add up over all of them, and `centered` subtracts the mean over all of them.
     """
 
-    title: ClassVar[str] = "LG-Mix: a mixture of local and global updates"
+    title: ClassVar[str] = (
+        "Each client follows a mixture of its own update and the average one, by the ratio of their"
+        " feature traces"
+    )
+    reveals: ClassVar[str] = "the update of the client's own model"
+    stays: ClassVar[str] = "the mixing ratios"
+    caution: ClassVar[str] = (
+        "all own models start alike, so whoever keeps all updates knows a client's model up to one number, "
+        "the ratio, per round it took part in; with missed=ignore the server keeps a model per client"
+    )
     paper: ClassVar[Paper] = Paper(
         "Jiang, Li, Le, Dou",
         "Heterogeneous personalized federated learning by local-global updates mixing via convergence rate",

@@ -17,7 +17,9 @@ class Local(Method):
     A client trains only when it is sampled, so that its compute equals that of the federated methods.
     """
 
-    title: ClassVar[str] = "Local training"
+    title: ClassVar[str] = "No federation: each client trains alone"
+    reveals: ClassVar[str] = "nothing"
+    stays: ClassVar[str] = "the model"
     kind: ClassVar[str] = "local"
     sends: ClassVar[tuple[str, ...]] = ()
     unwrappable: ClassVar[str] = "it shares nothing, so there is no federated model to act on"

@@ -40,7 +40,8 @@ class PerFedAvg(ServerStep):
     is along 1.6 - 0.32 = 1.28, and w becomes 0.36. There it predicts with 0.36 - 0.1 * 0.72 = 0.288.
     """
 
-    title: ClassVar[str] = "Per-FedAvg: a global model made for one step of adaptation"
+    title: ClassVar[str] = "A global model made for one step of adaptation"
+    stays: ClassVar[str] = "the adapted copy"
     paper: ClassVar[Paper] = Paper(
         "Fallah, Mokhtari, Ozdaglar",
         "Personalized federated learning with theoretical guarantees: a model-agnostic meta-learning approach",

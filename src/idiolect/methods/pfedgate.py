@@ -58,7 +58,15 @@ class PFedGate(Method):
     The server sees the model's active coordinates and how many samples a client has; gates stay private.
     """
 
-    title: ClassVar[str] = "A private gate picks and scales parts of the shared model, within each client's budget"
+    title: ClassVar[str] = (
+        "A private gating network makes a sparse model of the shared one, within each client's "
+        "budget"
+    )
+    reveals: ClassVar[str] = (
+        "the coordinates of the shared model that were active in some batch, and so also which these are"
+    )
+    stays: ClassVar[str] = "the gating network"
+    caution: ClassVar[str] = "which blocks are active reflects the client's inputs"
     paper: ClassVar[Paper] = Paper(
         "Chen, Yao, Gao, Ding, Li",
         "Efficient personalized federated learning via sparse model-adaptation",

@@ -51,6 +51,9 @@ class PFedHN(PrivateHead):
     """
 
     title: ClassVar[str] = "A hyper-network on the server generates each client's model"
+    reveals: ClassVar[str] = "the trained model that the server generated for it"
+    stays: ClassVar[str] = "the head, with layers=1"
+    caution: ClassVar[str] = "the server holds a generator of every client's model"
     paper: ClassVar[Paper] = Paper(
         "Shamsian, Navon, Fetaya, Chechik",
         "Personalized federated learning using hypernetworks",

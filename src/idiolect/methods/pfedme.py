@@ -41,7 +41,10 @@ class PFedMe(ServerStep):
     1 - 0.1 * 2 * 0.3125 = 0.9375 and, with beta = 0.5 and no other client, w to 0.96875.
     """
 
-    title: ClassVar[str] = "pFedMe: personal models by Moreau envelopes"
+    title: ClassVar[str] = "Personal models by Moreau envelopes"
+    reveals: ClassVar[str] = "its copy of the global model, moved towards the personal one"
+    stays: ClassVar[str] = "the personal model"
+    caution: ClassVar[str] = "from one round's move the server can estimate the personal model"
     paper: ClassVar[Paper] = Paper(
         "Dinh, Tran, Nguyen",
         "Personalized federated learning with Moreau envelopes",

@@ -72,7 +72,10 @@ class Scaffold(ServerStep):
     c_i+ = 0.2 - 0.5 + (1 - 0.77) / 0.1 = 2, the gradient. As one of N = 4 clients it moves c by (2 - 0.2) / 4 to 0.95.
     """
 
-    title: ClassVar[str] = "SCAFFOLD: control variates against client drift"
+    title: ClassVar[str] = "Control variates against client drift"
+    reveals: ClassVar[str] = "the trained model and the change of its control variate"
+    stays: ClassVar[str] = "its control variate"
+    caution: ClassVar[str] = "the server can work out the client's mean gradient"
     kind: ClassVar[str] = "global"
     paper: ClassVar[Paper] = Paper(
         "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",

@@ -20,6 +20,7 @@ from ..method import Method, Wrapper, overrides
 from ..options import did_you_mean, options_of
 from ..registry import describe
 from ..store import Store
+from ..task import Task
 from ..tree import Slots
 from .config import Config
 from .files import write_whole
@@ -129,9 +130,7 @@ class Result:
         ctx = self.plan.context(index, self.plan.rounds - 1, newcomer=False)
         if overrides(self.plan.method, "predict"):
             return Predictor(self.plan, ctx, view).eval()
-        module = copy.deepcopy(ctx.task.module)
-        module.load_state_dict({**view["params"], **view["buffers"]}, strict=False)
-        return module.requires_grad_(True).eval()
+        return module_of(ctx.task, view)
 
     def save_models(self, folder: Path | str) -> list[Path]:
         """Write every client's personal model as safetensors; load one with `load_model`."""
@@ -154,6 +153,13 @@ class Result:
         write_whole(self.folder / "summary.json", lambda path: path.write_text(text))
 
 
+def module_of(task: Task, view: Slots) -> nn.Module:
+    """A task's network with the weights of a view, in evaluation mode."""
+    module = copy.deepcopy(task.module)
+    module.load_state_dict({**view["params"], **view["buffers"]}, strict=False)
+    return module.requires_grad_(True).eval()
+
+
 class Predictor(nn.Module):
     """A personal model that is more than one network's weights: an ensemble or a gated model."""
 
@@ -164,12 +170,16 @@ class Predictor(nn.Module):
         for number, (slot, name) in enumerate(self._names):
             self.register_buffer(f"leaf{number}", view[slot][name].detach().clone())
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Outputs, in the batches that the method declares."""
+    def view(self) -> Slots:
+        """The slots that it predicts with."""
         view: Slots = {slot: {} for slot in self._slots}
         for number, (slot, name) in enumerate(self._names):
             view[slot][name] = getattr(self, f"leaf{number}")
-        size = self._plan.method.eval_batch or len(x)
+        return view
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs, in the batches that the method declares."""
+        view, size = self.view(), self._plan.method.eval_batch or len(x)
         return torch.cat([self._plan.method.predict(self._ctx, view, part) for part in torch.split(x, size)])
 
 

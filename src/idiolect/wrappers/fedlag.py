@@ -58,7 +58,14 @@ class FedLAG(Wrapper):
     warm-up, which is not repeated here.
     """
 
-    title: ClassVar[str] = "FedLAG: layers with conflicting updates become personal"
+    title: ClassVar[str] = "Layers in which clients' updates conflict become personal"
+    reveals: ClassVar[str] = (
+        "as the method inside, personal layers included; where the server cannot work out an update from "
+        "that, the update too"
+    )
+    caution: ClassVar[str] = (
+        "layers are personal in what they become, not in what is sent: the server has to compare them"
+    )
     paper: ClassVar[Paper] = Paper(
         "Nguyen, Le, Do, Tran, Nguyen, Trinh, Yang",
         "Towards layer-wise personalized federated learning: adaptive layer disentanglement via conflicting gradients",

@@ -21,7 +21,9 @@ class FineTune(Wrapper):
     Hand-worked: view 1, loss gradient 2, rate 0.1, one step: the copy predicts with 0.8, the next round starts from 1.
     """
 
-    title: ClassVar[str] = "Fine-tune a copy before predicting (FedAvg-FT)"
+    title: ClassVar[str] = "Before predicting, each client trains a throw-away copy; finetune(fedavg) is FedAvg-FT"
+    reveals: ClassVar[str] = "as the method inside"
+    stays: ClassVar[str] = "the fine-tuned copy"
     identities: ClassVar[dict[str, str]] = {"finetune(fedavg, epochs=0)": "fedavg"}
     touches_model: ClassVar[bool] = False
 

@@ -54,7 +54,15 @@ class FLAYER(Wrapper):
     data and masks convolutions kernel by kernel and dense layers not at all, which is not repeated here.
     """
 
-    title: ClassVar[str] = "Accuracy-guided head, layer-wise rates, masked upload"
+    title: ClassVar[str] = "Own and global head mixed by accuracy, a rate per layer, only what moved most is sent"
+    reveals: ClassVar[str] = (
+        "of each layer the coordinates that moved most (the last layer whole), and so also which these are"
+    )
+    stays: ClassVar[str] = (
+        "the accuracy by which own and global head are mixed; statistics of normalisation, unless norm_stats "
+        "says otherwise"
+    )
+    caution: ClassVar[str] = "the trained head is sent: it is averaged, too"
     paper: ClassVar[Paper] = Paper(
         "Chen, Yang, Ren, Li, Wang",
         "Optimizing personalized federated learning through adaptive layer-wise learning",

@@ -1,0 +1,89 @@
+"""Methods over a real network: a SuperLink with TLS and five authenticated SuperNodes as processes of this machine.
+After some rounds the server's slots and every client's personal model are compared with those of the `loop` engine.
+
+    python benchmarks/flower_methods.py [--rounds 3] [METHOD ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import idiolect
+from idiolect.flower.template import PROJECT
+from idiolect.flower.testbed import Testbed
+from idiolect.store import Store
+from idiolect.tree import Slots
+
+METHODS = (
+    *("fedavg", "fedlag(fedavg)", "lgmix", "flayer(fedavg)", "pfedgate", "fedfac", "ditto", "fedfomo"),
+    "heterofl",
+)
+CLIENTS = 5
+SETTINGS = {"data": "digits", "partition": "dirichlet:0.5", "clients": CLIENTS, "lr": 0.1, "seed": 3}
+APP = """from idiolect.flower import Project, client_app, server_app
+
+project = Project()
+client = client_app(project)
+server = server_app(project)
+"""
+
+
+def write_app(folder: Path, **settings: object) -> Path:
+    """A Flower app whose data and model come from its settings by name."""
+    folder.mkdir(parents=True)
+    lines = "\n".join(f"{n} = {v!r}".replace("'", '"') for n, v in (SETTINGS | settings).items())
+    (folder / "pyproject.toml").write_text(PROJECT.format(name=folder.name, settings=lines))
+    (folder / "federation.py").write_text(APP)
+    return folder
+
+
+def furthest(a: Slots, b: Slots) -> float:
+    """The largest difference between two slots of the same shapes."""
+    assert {s: sorted(each) for s, each in a.items()} == {s: sorted(each) for s, each in b.items()}
+    pairs = [(leaf, b[slot][name]) for slot, leaves in a.items() for name, leaf in leaves.items() if leaf.numel()]
+    gaps = [(one.double() - other.double()).abs().max() for one, other in pairs]
+    return float(torch.stack(gaps).max()) if gaps else 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("methods", nargs="*", default=METHODS)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    worst = 0.0
+    with tempfile.TemporaryDirectory() as root, Testbed(Path(root) / "bed") as bed:
+        for index in range(CLIENTS):
+            bed.start_node(index)
+        names = {method: f"run{number}" for number, method in enumerate(given.methods)}
+        rounds = {"rounds": given.rounds, "eval_every": given.rounds}
+        app = write_app(Path(root) / "app", method="fedavg", federation="none", wait=600.0, **rounds)
+        print(f"{'method':<16} {'server':>9} {'personal':>9} {'bytes':>6} {'seconds':>8}", flush=True)
+        for method, name in names.items():
+            started = time.perf_counter()
+            bed.start_run(app, {"method": method, "federation": name})
+            bed.wait_for(name, "complete after", 3600)
+            seconds = time.perf_counter() - started
+            loop = idiolect.run(method, engine="loop", **rounds, **SETTINGS)
+            store = Store(bed.home / name / "server" / "state.sqlite", create=False)
+            server = furthest(store.server(), loop.store.server())
+            views = []
+            for index in range(CLIENTS):
+                held = Store(bed.home / name / f"client-{index}" / "model.sqlite", create=False).clients([index])[index]
+                views.append(furthest(held or {}, loop.view(index, round=-1)))
+            counted = ("bytes_up", "bytes_down", "bytes_eval")
+            equal = all(store.fact(each) == loop.store.fact(each) for each in counted)
+            worst = max(worst, server, *views)
+            shown = "equal" if equal else "DIFFER"
+            print(f"{method:<16} {server:9.1e} {max(views):9.1e} {shown:>6} {seconds:8.1f}", flush=True)
+    print(f"largest difference to the loop engine: {worst:.1e}")
+    sys.exit(worst > 1e-5)
+
+
+if __name__ == "__main__":
+    main()

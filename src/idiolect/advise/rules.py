@@ -1,0 +1,204 @@
+"""What follows from the numbers: thresholds that turn a number into a level, and rules that give methods points for
+levels. Both are data, so that every recommendation can be read off; nothing is measured or run here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+LEVELS = ("none", "some", "strong")
+
+
+class Scale(NamedTuple):
+    """A number's thresholds and its meaning; where `strong` is below `some`, small numbers are strong."""
+
+    name: str
+    some: float
+    strong: float
+    meaning: str
+
+    def level(self, value: float) -> str:
+        """The level of a value; what could not be measured is none.
+
+        >>> Scale("label skew", 0.1, 0.4, "").level(0.5), Scale("few samples", 200, 50, "").level(120)
+        ('strong', 'some')
+        """
+        if math.isnan(value):
+            return "none"
+        sign = 1 if self.strong >= self.some else -1
+        return LEVELS[(sign * value >= sign * self.some) + (sign * value >= sign * self.strong)]
+
+
+SCALES = (
+    Scale(
+        "label skew",
+        0.1,
+        0.4,
+        "share of a client's samples that would have to change class to match the federation, beyond chance",
+    ),
+    Scale("feature shift", 0.02, 0.15, "share of the spread of inputs within a class that lies between clients"),
+    Scale(
+        "concept shift",
+        0.1,
+        0.3,
+        "how much more often the nearest sample of another client has another label than the nearest of one's own",
+    ),
+    Scale("quantity skew", 0.25, 0.5, "Gini's coefficient of the clients' training samples"),
+    Scale(
+        "conflict in the head",
+        0.1,
+        0.3,
+        "share of pairs of clients whose updates of the output layer oppose each other (cosine below -0.1)",
+    ),
+    Scale("conflict in the body", 0.1, 0.3, "the same for the layers before it, on average"),
+    Scale("few samples", 200, 50, "training samples of the median client; few is strong"),
+    Scale("few steps", 200, 50, "local steps of a client in the whole run; few is strong"),
+    Scale("many clients", 50, 200, "clients that train"),
+    Scale("absence", 0.5, 0.8, "share of the clients that a round leaves out"),
+    Scale("unseen clients", 0.01, 0.3, "share of the clients that never train"),
+    Scale("hidden layers", 1, 4, "layers before the output layer"),
+    Scale("normalisation", 1, 4, "normalisation layers of the model"),
+)
+
+
+class Finding(NamedTuple):
+    """A measured number and its level."""
+
+    scale: Scale
+    value: float
+
+    @property
+    def level(self) -> str:
+        """none, some or strong."""
+        return self.scale.level(self.value)
+
+
+class Rule(NamedTuple):
+    """A method gets points where all conditions hold: `some` and `strong` mean at least that, `none` exactly."""
+
+    method: str
+    points: int
+    when: Mapping[str, str]
+    reason: str
+
+    def applies(self, levels: Mapping[str, str]) -> bool:
+        """Whether all conditions hold."""
+        return all(
+            levels[name] == "none" if wanted == "none" else LEVELS.index(levels[name]) >= LEVELS.index(wanted)
+            for name, wanted in self.when.items()
+        )
+
+
+_ALIKE = {"label skew": "none", "feature shift": "none", "concept shift": "none"}
+_HEAD = {"label skew": "some", "concept shift": "none", "hidden layers": "some"}
+RULES = (
+    # Clients that are alike: one model for all.
+    Rule("fedavg", 6, _ALIKE, "clients are alike, so one model serves all"),
+    Rule("scaffold", 4, _ALIKE, "one model for all, and drift between clients is corrected"),
+    Rule("fedprox", 3, _ALIKE, "one model for all, and clients are held near it"),
+    # Clients with classes of their own: one's own head.
+    Rule("fedper", 3, _HEAD, "clients hold different classes, which a head of one's own learns"),
+    Rule("fedala", 3, _HEAD, "own and global head are mixed as far as the global one helps"),
+    Rule("fedrep", 2, _HEAD, "clients hold different classes, and head and body are trained in turn"),
+    Rule("fedper", 1, {**_HEAD, "conflict in the head": "some"}, "updates conflict in the head, which stays private"),
+    Rule("fedala", 1, {**_HEAD, "label skew": "strong"}, "the skew is strong, so the mixture matters"),
+    Rule("fedrep", 2, {**_HEAD, "few steps": "none"}, "there are steps enough for two parts"),
+    Rule("fedbabu", 2, {**_HEAD, "few samples": "some"}, "a shared body under a fixed head needs few samples"),
+    Rule("lgmix", 2, _HEAD, "each client follows its own update as far as its features differ"),
+    Rule("flayer(fedavg)", 2, {**_HEAD, "hidden layers": "strong"}, "a deep model, whose layers learn at own rates"),
+    # Layers in which clients pull apart.
+    Rule(
+        "fedlag(fedavg)",
+        3,
+        {"conflict in the body": "some", "hidden layers": "some"},
+        "updates conflict in some layers, which become personal",
+    ),
+    Rule("fedlag(fedavg)", 1, {"conflict in the head": "strong"}, "the conflicts are strong"),
+    # Inputs that look different.
+    Rule(
+        "fedbn",
+        6,
+        {"feature shift": "some", "normalisation": "some"},
+        "inputs differ, and private normalisation layers take that up",
+    ),
+    Rule(
+        "lgfedavg",
+        3,
+        {"feature shift": "strong", "label skew": "none", "hidden layers": "some"},
+        "inputs differ and labels do not: a body of one's own under a common head",
+    ),
+    Rule(
+        "fedalt(personal=input)",
+        2,
+        {"feature shift": "some", "hidden layers": "some"},
+        "inputs differ, and a first layer of one's own translates them",
+    ),
+    Rule("ditto", 3, {"feature shift": "some"}, "inputs differ, which a model of one's own near the global one learns"),
+    Rule("fedamp", 2, {"feature shift": "strong", "many clients": "none"}, "similar clients find each other"),
+    # The same inputs, other labels.
+    Rule("ditto", 3, {"concept shift": "some"}, "the same input means different things, so models must differ whole"),
+    Rule("fedamp", 4, {"concept shift": "some", "many clients": "none"}, "clients that agree attract each other"),
+    Rule("fedem", 4, {"concept shift": "some"}, "several concepts are learnt, and each client mixes them"),
+    Rule("apfl", 2, {"concept shift": "some"}, "each client learns how far the global model serves it"),
+    # What always may be said, and what speaks for or against.
+    Rule("ditto", 3, {"label skew": "some"}, "clients differ, and a model of one's own stays near the global one"),
+    Rule("finetune(fedavg)", 2, {}, "a short tuning of the global model is cheap and hard to beat"),
+    Rule("finetune(fedavg)", 2, {"few samples": "strong"}, "with few samples the shared model carries most"),
+    Rule("finetune(fedavg)", 1, {"unseen clients": "some"}, "unseen clients are tuned like all others"),
+    Rule("fedbabu", 2, {"unseen clients": "some", "hidden layers": "some"}, "made to be tuned by clients it never saw"),
+    Rule("perfedavg", 2, {"unseen clients": "some"}, "a model made for one step of adaptation"),
+    Rule("apfl", 2, {"quantity skew": "strong"}, "large clients rely on themselves, small ones on the others"),
+    Rule("apfl", 1, {"label skew": "some"}, "each client learns how far the global model serves it"),
+    Rule("ditto", -2, {"absence": "strong"}, "most clients are absent from a round, and their own models grow old"),
+    Rule("apfl", -2, {"absence": "strong"}, "most clients are absent from a round, and their own models grow old"),
+    Rule("fedala", -1, {"absence": "strong"}, "most clients are absent from a round, and their own heads grow old"),
+    Rule("scaffold", -2, {"absence": "some"}, "absent clients' corrections grow old"),
+    Rule("fedbabu", 2, {**_HEAD, "absence": "strong"}, "nothing personal grows old while clients are absent"),
+    Rule("fedem", -2, {"few steps": "some"}, "several models share few steps"),
+    Rule("fedrep", -2, {"few steps": "strong"}, "few steps for two parts"),
+)
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A method, its points, and the rules that gave them."""
+
+    method: str
+    rules: tuple[Rule, ...] = field(default_factory=tuple)
+
+    @property
+    def points(self) -> int:
+        """All points, those against it included."""
+        return sum(rule.points for rule in self.rules)
+
+    @property
+    def reason(self) -> str:
+        """Why, in words: what speaks for it and, after `but`, what against."""
+        said = dict.fromkeys(rule.reason for rule in sorted(self.rules, key=lambda rule: -rule.points))
+        against = {rule.reason for rule in self.rules if rule.points < 0}
+        pros = "; ".join(each for each in said if each not in against)
+        cons = "; ".join(each for each in said if each in against)
+        return f"{pros}; but {cons}" if cons else pros
+
+
+def findings(numbers: Mapping[str, float]) -> tuple[Finding, ...]:
+    """The numbers with their scales, in the order of `SCALES`; what was not measured is left out."""
+    return tuple(Finding(scale, numbers[scale.name]) for scale in SCALES if scale.name in numbers)
+
+
+def recommend(found: Iterable[Finding]) -> tuple[Recommendation, ...]:
+    """All methods that the rules speak for, most points first, equal ones in the order of the rules.
+
+    >>> alike = {scale.name: math.nan for scale in SCALES}
+    >>> [each.method for each in recommend(findings(alike))]
+    ['fedavg', 'scaffold', 'fedprox', 'finetune(fedavg)']
+    """
+    levels = dict.fromkeys((scale.name for scale in SCALES), "none") | {each.scale.name: each.level for each in found}
+    held: dict[str, list[Rule]] = {}
+    for rule in RULES:
+        if rule.applies(levels):
+            held.setdefault(rule.method, []).append(rule)
+    ranked = [Recommendation(method, tuple(rules)) for method, rules in held.items()]
+    return tuple(sorted((each for each in ranked if each.points > 0), key=lambda each: -each.points))

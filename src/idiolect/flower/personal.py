@@ -1,0 +1,75 @@
+"""A client's personal model, from the folder in which the client keeps it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tomllib
+from pathlib import Path
+
+import torch
+
+from ..engines.client import tuned_view
+from ..errors import InputError, RunFolderError
+from ..run.export import Personal, about, scores_at
+from ..store import Store
+from .project import Project
+from .settings import read_settings
+
+MODELS = "model.sqlite"
+
+
+def personal_of(folder: Path, project: Project | None = None, last: bool = False) -> Personal:
+    """A client's model of the selected round, or of the last one that it was evaluated in.
+
+    Args:
+        folder: the client's folder.
+        project: what the app brings; not needed where data and model come from the settings by name.
+        last: take the last round rather than the selected one.
+    """
+    store = Store(folder / MODELS, create=False)
+    try:
+        if (newest := store.fact("last")) is None:
+            raise RunFolderError(f"{folder} holds no model yet; a client has one after its first evaluation")
+        if store.fact("own") and project is None:
+            raise InputError("this federation has its own data or model; say where its app is, as in --app my-app")
+        index, selected = int(store.fact("client")), int(store.fact("selected"))
+        at = newest if last else selected
+        if (view := store.clients([index], at)[index]) is None or at > newest:
+            at, view = newest, store.clients([index])[index]
+        rows, unseen, settings = store.rows(), bool(store.fact("unseen")), store.fact("settings")
+    finally:
+        store.close()
+    assert view is not None
+    config, deployment = read_settings(settings)
+    project = project or Project()
+    plan = project.plan(config, project.federation(config, deployment, index))
+    ctx = plan.context(index, at, newcomer=False)
+    with torch.random.fork_rng(devices=[]):
+        view = tuned_view(plan, ctx, view, unseen) or view
+    which = "selected by validation" if at == selected else "the newest that this client has"
+    facts = about(plan, config.hash, index, at, newest, which)
+    return Personal(plan, index, view, facts, scores_at(rows, index, at))
+
+
+def project_of(app: Path) -> Project:
+    """The project of a Flower app, from the file that its pyproject.toml names."""
+    try:
+        found = tomllib.loads((app / "pyproject.toml").read_text())
+        name = found["tool"]["flwr"]["app"]["components"]["clientapp"].partition(":")[0]
+    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{app} is not a Flower app: its pyproject.toml names no clientapp") from error
+    path = app / f"{name.replace('.', '/')}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise InputError(f"the app's file {path} is missing")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(app))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(app))
+    for held in vars(module).values():
+        if isinstance(held, Project):
+            return held
+    raise InputError(f"{path} holds no Project; write one, as in project = Project(load_data, build_model)")

@@ -1,0 +1,81 @@
+"""The server's side: from a configuration to a finished run, with clients that a post reaches. The state is in a folder
+of the federation, so a server that is started again goes on after its last round."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from ..engines import Plan
+from ..errors import RunFolderError
+from ..run.api import OWN, stopping, weights_hash
+from ..run.config import Config, write_config
+from ..run.experiment import Experiment, Progress
+from ..run.result import Result
+from ..store import Store
+from .desk import NONE
+from .engine import FlowerEngine
+from .project import Project, seats_of
+from .roster import Post, Roster
+from .settings import Deployment
+
+log = logging.getLogger("idiolect")
+
+
+def serve(post: Post, project: Project, config: Config, deployment: Deployment, folder: Path) -> Result:
+    """Start or continue a federation's run."""
+    config = replace(
+        config,
+        data=config.data if project.load_data is None else OWN,
+        model=config.model if project.build_model is None else OWN,
+    )
+    seats = seats_of(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    store = Store(folder / "state.sqlite")
+    roster = Roster(post, seats, deployment, store)
+    log.info("federation %s: waiting for %d clients", deployment.federation, seats)
+    roster.gather(range(seats), deployment.needed(seats), deployment.wait)
+    plan = project.server_plan(config, roster.data(), {i: each.samples for i, each in roster.members.items()})
+    roster.expect(weights_hash(plan))
+    identify(store, plan, config, folder)
+    engine = FlowerEngine(plan, roster, store, deployment)
+    experiment = Experiment(plan, engine, store, config.eval_every)
+    if (first := experiment.first_round) > 0:
+        log.info("continuing after round %d", first)
+    with stopping() as asked:
+        finished = experiment.run(report, asked)
+    result = Result(plan, config, store, experiment.metric, experiment.point, folder)
+    result.write()
+    if finished:
+        engine.finish()
+    log.info("%s after %d rounds: %s", "complete" if finished else "stopped", experiment.first_round, folder)
+    return result
+
+
+def identify(store: Store, plan: Plan, config: Config, folder: Path) -> None:
+    """Refuse to continue a run with other settings or initial weights than it was started with."""
+    identity = {"settings": config.hash, "weights": weights_hash(plan)}
+    known = store.fact("identity")
+    if known is None:
+        write_config(config, folder / "config.yaml")
+        store.commit(NONE, {}, {}, [], {"identity": identity, "engine": "flower"})
+    elif known != identity:
+        differ = " and ".join(key for key in identity if known.get(key) != identity[key])
+        raise RunFolderError(
+            f"this federation was started with other {differ} (see {folder / 'config.yaml'}); "
+            f'continue it with the same, or give the new run another name, as in federation = "second"'
+        )
+
+
+def report(progress: Progress) -> None:
+    """A line of the log for every round."""
+    log.info(
+        "round %d of %d: %d clients sampled, training loss %.4f, validation %.4f, %.1f s",
+        progress.round + 1,
+        progress.rounds,
+        progress.clients,
+        progress.loss,
+        progress.score,
+        progress.seconds,
+    )

@@ -1,0 +1,132 @@
+"""The files of a new Flower app: one Python file with the two functions to edit, the settings, and how to run it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunFolderError
+from ..options import options_of
+from ..run.config import Config
+from ..run.files import write_whole
+from .settings import Deployment
+
+APP = '''"""A federation: edit the two functions below. The settings are in pyproject.toml."""
+
+from typing import Any
+
+from torch import nn
+
+from idiolect.data import load
+from idiolect.flower import Project, client_app, server_app
+
+
+def load_data(client: int) -> Any:
+    """Edit me (1 of 2): the data of one client, read on its own machine; they never leave it.
+
+    Return (x, y) as tensors or arrays, a PyTorch data set, or a mapping with "train" and, if you like, "val" and
+    "test", each of them one of the two. `client` is the number that the SuperNode was started with.
+    """
+    digits = load("digits", partition="dirichlet:0.5", clients={clients})
+    return {{split: digits.clients[client].split(split) for split in ("train", "val", "test")}}
+
+
+def build_model() -> nn.Module:
+    """Edit me (2 of 2): the network, the same on all machines. Its random initial weights follow the seed."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+project = Project(load_data, build_model)
+client = client_app(project)
+server = server_app(project)
+'''
+
+PROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "A federation of Idiolect"
+license = "Apache-2.0"
+# Idiolect and PyTorch are installed on every machine beforehand; Flower is not to fetch them.
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "idiolect"
+
+[tool.flwr.app.components]
+serverapp = "federation:server"
+clientapp = "federation:client"
+
+# Settings of the run, as in `idiolect run`, then of the deployment. Any other setting of `idiolect run` may be added;
+# override one with: flwr run . --run-config 'rounds=5'
+[tool.flwr.app.config]
+{settings}
+"""
+
+README = """# {name}
+
+1. Edit `load_data` and `build_model` in `federation.py`, and the settings in `pyproject.toml`.
+2. Install on every machine: `pip install "idiolect[flower]"`.
+3. Everywhere: `export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1`.
+
+On one machine, to try it (three terminals more, one per client, with client=1 and port 9095, client=2 and port 9096):
+
+    flower-superlink --insecure --disable-runtime-dependency-installation
+    flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9094 --node-config 'client=0'
+
+In `~/.flwr/config.toml`:
+
+    [superlink.here]
+    address = "127.0.0.1:8000"
+    insecure = true
+
+Then run it: `flwr run . here --stream`. Flower's simulation runtime needs no SuperNodes:
+`pip install "flwr[simulation]==1.41.*"`, then `flwr run . local --stream`.
+
+The server's results are in `~/.idiolect/{name}/server`, a client's state and model in `~/.idiolect/{name}/client-0`
+(or below IDIOLECT_HOME if that is set). Export a client's model on its machine:
+
+    idiolect export ~/.idiolect/{name}/client-0 --app . --out my-model
+
+Run again, a federation continues after its last round. For real machines, with TLS and authentication, see
+docs/deploy.md of Idiolect.
+"""
+
+SHOWN = (
+    "method", "clients", "rounds", "participation", "local_epochs", "batch_size", "lr", "optimizer", "schedule",
+    "eval_every", "unseen", "seed", "save_models",
+)  # fmt: skip
+CLIENTS = 3
+
+
+def write_app(folder: Path) -> list[Path]:
+    """Write a new Flower app into a folder that holds nothing yet."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunFolderError(f"{folder} exists and is not empty; choose another folder for the new app")
+    name = "".join(each if each.isalnum() else "-" for each in folder.resolve().name.lower()).strip("-") or "federation"
+    files = {
+        "federation.py": APP.format(clients=CLIENTS),
+        "pyproject.toml": PROJECT.format(name=name, settings=settings(name)),
+        "README.md": README.format(name=name),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, text in files.items():
+        write_whole(folder / file, lambda part, text=text: part.write_text(text))  # type: ignore[misc]
+    return [folder / file for file in files]
+
+
+def settings(name: str) -> str:
+    """The settings of a new app as TOML, each with its help."""
+    chosen: dict[str, Any] = {"method": "ditto", "clients": CLIENTS, "rounds": 10, "federation": name, "classes": 10}
+    known = {each: options_of(Config)[each] for each in SHOWN} | options_of(Deployment)
+    lines = []
+    for each, info in known.items():
+        lines += [f"# {info.limits.help}", f"{each} = {json.dumps(chosen.get(each, info.default))}"]
+    return "\n".join(lines)

@@ -1,0 +1,167 @@
+"""A whole deployment on this machine: a SuperLink and SuperNodes as separate processes on the loopback device, with TLS
+and authenticated nodes as in docs/deploy.md. For tests, benchmarks and trying things out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import IdiolectError, MissingExtraError
+from .apps import require_flower
+
+SAN = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+
+
+class Testbed:
+    """Processes that belong together; leaving the context ends them all.
+
+    Args:
+        folder: where keys, certificates, logs and all states go.
+    """
+
+    __test__ = False
+
+    def __init__(self, folder: Path) -> None:
+        require_flower()
+        for tool in ("openssl", "ssh-keygen"):
+            if shutil.which(tool) is None:
+                raise MissingExtraError(f"a deployment with TLS needs the program {tool}, which is not installed")
+        self.folder = folder
+        self.address = f"127.0.0.1:{free_port()}"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.environment = os.environ | {
+            "FLWR_HOME": str(folder / "flwr"),
+            "IDIOLECT_HOME": str(folder / "home"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+
+    def __enter__(self) -> Testbed:
+        (self.folder / "flwr").mkdir(parents=True)
+        (self.folder / "flwr" / "config.toml").write_text(
+            f'[superlink]\ndefault = "tls"\n\n[superlink.tls]\naddress = "{self.address}"\n'
+            f'root-certificates = "{self.folder / "ca.crt"}"\n'
+        )
+        self._certificates()
+        self.start_superlink()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for name in list(self.processes):
+            self.stop(name)
+
+    @property
+    def home(self) -> Path:
+        """Where the federations' states are."""
+        return self.folder / "home"
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink and wait until it listens."""
+        tls = ("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key")
+        host, port = self.address.split(":")
+        more = ("--enable-supernode-auth", "--database", "superlink.db", "--disable-runtime-dependency-installation")
+        self._start("superlink", ("flower-superlink", "--host", host, "--port", port, *tls, *more))
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+                return
+            time.sleep(0.2)
+        raise IdiolectError(f"the SuperLink does not listen; see {self.folder / 'superlink.log'}")
+
+    def start_node(self, index: int, register: bool = True, name: str | None = None) -> None:
+        """Start the SuperNode of a client; one that is not registered has a key that the SuperLink does not know."""
+        name = name or f"node{index}"
+        key = self.folder / f"{name}.key"
+        if not key.exists():
+            self._call("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", key.name)
+            if register:
+                self._call("flwr", "supernode", "register", f"{key.name}.pub", "tls")
+        server = ("--superlink", self.address, "--root-certificates", "ca.crt")
+        own = ("--auth-supernode-private-key", key.name, "--port", str(free_port()), "--node-config", f"client={index}")
+        tls = ("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key")
+        self._start(name, ("flower-supernode", *server, *own, *tls))
+
+    def start_run(self, app: Path, settings: Mapping[str, Any] | None = None) -> None:
+        """Start a run of an app; what the server says is in its log."""
+        given = [f"{name}={json.dumps(value)}" for name, value in (settings or {}).items()]
+        more = ("--run-config", " ".join(given)) if given else ()
+        self._call("flwr", "run", str(app), "tls", *more)
+
+    def server_log(self, federation: str) -> str:
+        """What the server has written so far."""
+        path = self.home / federation / "server" / "log.txt"
+        return path.read_text() if path.exists() else ""
+
+    def wait_for(self, federation: str, words: str, seconds: float, times: int = 1) -> str:
+        """Wait until the server's log says something so many times; the log."""
+        end = time.monotonic() + seconds
+        while (text := self.server_log(federation)).count(words) < times:
+            if time.monotonic() > end:
+                raise IdiolectError(f"the server did not say {words!r} in {seconds:g} s, but:\n{text}\n{self.logs()}")
+            time.sleep(0.3)
+        return text
+
+    def logs(self, names: Iterable[str] = ("superlink",), lines: int = 15) -> str:
+        """The ends of processes' logs."""
+        files = (self.folder / f"{name}.log" for name in names)
+        return "\n".join("\n".join(each.read_text().splitlines()[-lines:]) for each in files if each.exists())
+
+    def kill(self, name: str) -> None:
+        """End a process at once, as a crash would, and those it started with it."""
+        process = self.processes.pop(name)
+        os.killpg(process.pid, 9)
+        process.wait()
+
+    def stop(self, name: str) -> None:
+        """Ask a process to end, and make sure that it does."""
+        process = self.processes.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 15)
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, 9)
+                process.wait()
+
+    def _start(self, name: str, command: tuple[str, ...]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def _call(self, *command: str) -> None:
+        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
+        if done.returncode:
+            raise IdiolectError(f"{' '.join(command)} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+    def _certificates(self) -> None:
+        """An authority of our own, and a certificate for this machine."""
+        (self.folder / "san.txt").write_text(SAN)
+        new = ("openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj")
+        self._call(*new, "/CN=testbed", "-x509", "-days", "2", "-keyout", "ca.key", "-out", "ca.crt")
+        self._call(*new, "/CN=localhost", "-keyout", "server.key", "-out", "server.csr")
+        signing = ("openssl", "x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key")
+        self._call(*signing, "-CAcreateserial", "-days", "2", "-extfile", "san.txt", "-out", "server.crt")
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])

@@ -1,0 +1,150 @@
+"""FedCAC: the parameters that matter most to a client are averaged only with clients to whom the same ones matter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..context import Context, ServerContext
+from ..errors import ModelError
+from ..method import Download, Method, Paper, Upload, register
+from ..options import option
+from ..tree import Slots, Tree
+from ._collection import gram
+
+_TIE = 1e-9
+
+
+@register("fedcac")
+@dataclass(frozen=True)
+class FedCAC(Method):
+    r"""FedCAC (Wu et al., ICCV 2023): after training from :math:`\theta^0` to :math:`\theta` the :math:`\tau` largest
+    sensitivities of each tensor are the client's critical parameters, the mask :math:`M_i`,
+
+    .. math:: \Omega_q = |(\theta_q - \theta_q^0) \, \theta_q|.
+
+    Clients whose masks overlap help each other, fewer and fewer of them as the threshold rises with the round t:
+
+    .. math:: O_{ij} = 1 - \frac{\|M_i - M_j\|_1}{2 \|M_i\|_1}, \qquad
+        C_i = \Bigl\{j : O_{ij} \ge \bar O + \frac{t + 1}{\beta} (O_{max} - \bar O)\Bigr\} \cup \{i\},
+
+    with mean and maximum over all pairs; from round :math:`\beta` on a client is alone. The server sends client i the
+    plain mean over :math:`C_i` of its critical parameters, and FedAvg's global model of all others; this is also what
+    the client predicts with. Clients that are absent count with what they sent last. One that never took part, or is
+    unseen, gets the global model.
+
+    Hand-worked: four parameters, tau = 1/2, masks 1100, 1100 and 0011. Then O_01 = 1 and O_02 = O_12 = 0, mean 1/3,
+    maximum 1. With beta = 2 the threshold in round 0 is 1/3 + 1/2 (1 - 1/3) = 2/3: clients 0 and 1 help each other. If
+    all four parameters are 1, 3 and 8 at three clients of equal size, client 0 gets 2, 2, 4, 4 and client 2 gets
+    4, 4, 8, 8.
+    """
+
+    title: ClassVar[str] = "Critical parameters are averaged among clients that share them"
+    paper: ClassVar[Paper] = Paper(
+        "Wu, Liu, Niu, Zhu, Tang",
+        "Bold but cautious: unlocking the potential of personalized federated learning through cautiously aggressive"
+        " collaboration",
+        "ICCV",
+        2023,
+        "arXiv:2309.11103",
+    )
+    identities: ClassVar[dict[str, str]] = {"fedcac(tau=0)": "fedavg", "fedcac(tau=1, beta=0)": "local"}
+    needs: ClassVar[tuple[str, ...]] = ("server models",)
+    sends: ClassVar[tuple[str, ...]] = (*Method.sends, "fedcac.critical")
+
+    tau: float = option(0.5, min=0.0, max=1.0, help="share of each tensor that is critical")
+    beta: int = option(100, min=0, help="round from which a client's critical parameters are its own alone")
+
+    # -- server ------------------------------------------------------------------------------------
+
+    def server_init(self, ctx: ServerContext) -> Slots:
+        """The model; nobody has sent anything yet."""
+        if len(ctx.tasks) > 1:
+            raise ModelError(
+                f"fedcac compares parameters one by one, so all clients need one network, not {len(ctx.tasks)}; give "
+                "one model"
+            )
+        return super().server_init(ctx)
+
+    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
+        """The mean, the newest models and masks, and who helps whom."""
+        after = super().aggregate(ctx, server, uploads)
+        for i, each in uploads.items():
+            before = server.get(f"fedcac.model@{i}", ctx.initial["params"])
+            sent = each.slots["params"]
+            after[f"fedcac.model@{i}"] = tree.mean([sent], [1.0], [each.masks.get("params")], tree.pick(before, sent))
+            after[f"fedcac.critical@{i}"] = each.slots["fedcac.critical"]
+        masks = [after[f"fedcac.critical@{i}"] for i in self.heard(ctx, after)]
+        return {**after, "fedcac.help": {"from": helpers(overlaps(masks), ctx.round, self.beta)}}
+
+    def heard(self, ctx: ServerContext, server: Slots) -> list[int]:
+        """The clients that have sent something so far."""
+        return [i for i in ctx.clients if f"fedcac.critical@{i}" in server]
+
+    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
+        """To each its critical parameters as its helpers have them, all others from the global model."""
+        shared, heard = super().download(ctx, server, ids).shared, self.heard(ctx, server)
+        models = [server[f"fedcac.model@{j}"] for j in heard]
+
+        def mixed(i: int) -> Tree:
+            if i not in heard:
+                return shared["params"]
+            custom = tree.mean(models, server["fedcac.help"]["from"][heard.index(i)].tolist())
+            return tree.map(torch.where, server[f"fedcac.critical@{i}"], custom, shared["params"])
+
+        return Download({"buffers": shared["buffers"]}, {i: {"params": mixed(i)} for i in ids})
+
+    def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
+        """How many clients, itself included, a client is helped by on average."""
+        held = server.get("fedcac.help")
+        return {"helpers": float(held["from"].sum(1, dtype=torch.float64).mean())} if held else {}
+
+    # -- client ------------------------------------------------------------------------------------
+
+    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """Remember where training starts."""
+        work = super().begin(ctx, client, download)
+        return {**work, "fedcac.start": work["params"]}
+
+    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+        """Send the model and which of its parameters are critical."""
+        client, upload = super().end(ctx, client, work)
+        change = tree.sub(upload.slots["params"], work["fedcac.start"])
+        critical = tree.map(lambda d, leaf: largest(d * leaf, self.tau), change, work["params"])
+        return client, replace(upload, slots={**upload.slots, "fedcac.critical": critical})
+
+
+def largest(values: Tensor, share: float) -> Tensor:
+    """True for exactly floor(share d) of the d values, those of largest size.
+
+    >>> largest(torch.tensor([0.1, -3.0, 2.0]), 0.5)
+    tensor([False,  True, False])
+    """
+    size = values.abs().flatten()
+    order = size.argsort(descending=True, stable=True)
+    rank = torch.zeros_like(order).scatter(0, order, torch.arange(len(size), device=size.device))
+    return (rank < math.floor(share * len(size) + _TIE)).reshape(values.shape)
+
+
+def overlaps(masks: Sequence[Tree]) -> Tensor:
+    """O_ij of every two masks, by row; a mask without critical parameters overlaps with none."""
+    both = gram(masks, list(masks[0]))
+    counts = both.diag()
+    apart = counts[:, None] + counts[None, :] - 2 * both
+    return torch.where(counts[:, None] > 0, 1 - apart / (2 * counts[:, None]).clamp_min(1), 0.0)
+
+
+def helpers(overlap: Tensor, round: int, beta: int) -> Tensor:
+    """Whether client j is in C_i, by row i."""
+    alone = torch.eye(len(overlap), dtype=torch.bool, device=overlap.device)
+    if round >= beta or len(overlap) == 1:
+        return alone
+    others = overlap[~alone]
+    threshold = others.mean() + (round + 1) / beta * (others.max() - others.mean())
+    return alone | (overlap >= threshold - _TIE)

@@ -1,0 +1,194 @@
+"""FedRoD: a generic head that is trained for balanced classes, and on top of it a private one for the client's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .. import tree
+from ..context import Context, ServerContext
+from ..errors import ModelError
+from ..losses import class_axis
+from ..method import Download, Method, Paper, Phase, Upload, register
+from ..options import option
+from ..task import Batch, Output, Scored, Task
+from ..tree import Slots, Tree
+from ._class_statistics import require_classes
+from ._head_layer import OnFeatures, head_values
+
+OWN = "fedrod.own"
+HYPER = "fedrod.hyper"
+ABSENT = -1e4
+"""Stands for the logarithm of no samples: no probability, and no gradient."""
+
+
+@register("fedrod")
+@dataclass(frozen=True)
+class FedRoD(OnFeatures):
+    r"""FedRoD (Chen and Chao, ICLR 2022): body :math:`\varphi` and generic head g are averaged. They are trained as if
+    all clients had balanced classes, by a soft-max that knows the client's class counts :math:`n_c` (eq. 5),
+
+    .. math:: \ell_G = - \log \frac{n_y^\gamma e^{g_y}}{\sum_c n_c^\gamma e^{g_c}}.
+
+    The private head p learns what is left, on features and generic logits that it does not change (eq. 6),
+
+    .. math:: \ell_P = \ell\bigl(\text{sg}(g(\varphi)) + p(\text{sg}(\varphi)), y\bigr),
+
+    and the client predicts with :math:`g(\varphi) + p(\varphi)`. The private head starts at zero, so that a client that
+    never trained predicts with the generic one; an unseen client trains its private head.
+
+    With `hyper` a small network, which is averaged like the body, makes the private head from the client's class
+    shares: then nothing is private, and unseen clients have a head at once.
+
+    Hand-worked: one sample of class 0 with logits (0, 0) at a client with n = (3, 1). The balanced soft-max gives
+    class 0 the probability 3 / (3 + 1), so the slope of the generic logits is (-1/4, 1/4), where the plain soft-max
+    has (-1/2, 1/2); the private head, which sees the plain one, moves along (-1/2, 1/2).
+    """
+
+    title: ClassVar[str] = "A balanced generic head and a private one on top"
+    paper: ClassVar[Paper] = Paper(
+        "Chen, Chao",
+        "On bridging generic and personalized federated learning for image classification",
+        "ICLR",
+        2022,
+        "arXiv:2107.00778",
+    )
+    identities: ClassVar[dict[str, str]] = {"fedrod(gamma=0)": "fedavg"}
+    sends: ClassVar[tuple[str, ...]] = (*Method.sends, HYPER)
+
+    gamma: float = option(1.0, min=0.0, help="how much the generic loss makes up for class counts; 0 is not at all")
+    hyper: bool = option(False, help="make private heads from class shares by a common network")
+    hidden: int = option(32, min=1, help="width of that network")
+    own_lr: float | None = option(
+        None, above=0.0, help="rate of the private head, or of that network; none is the run's"
+    )
+
+    @property
+    def trained(self) -> str:
+        """The slot that the personal loss trains."""
+        return HYPER if self.hyper else OWN
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        """The last layer and, to make private ones, a network that at first makes zeros."""
+        if not self.hyper:
+            return super().modules(task)
+        last = nn.Linear(self.hidden, tree.size(head_values(task)))
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        hyper = nn.Sequential(nn.Linear(require_classes(self.name, task), self.hidden), nn.ReLU(), last)
+        return {**super().modules(task), "hyper": hyper}
+
+    def check(self, task: Task) -> None:
+        """Class counts need classes, and a logit for each."""
+        super().check(task)
+        classes, (x, y) = require_classes(self.name, task), task.example
+        outputs = task.forward(task.net.params, task.net.buffers, x[:2]).outputs
+        if outputs.ndim < 2 or outputs.shape[class_axis(outputs, y[:2])] != classes:
+            raise ModelError(
+                f"fedrod adds the logarithm of class counts to the logits, so there must be one for each of {classes} "
+                f"classes, but the model gives outputs {tuple(outputs.shape[1:])}; give a model with a logit per class"
+            )
+
+    # -- server ------------------------------------------------------------------------------------
+
+    def server_init(self, ctx: ServerContext) -> Slots:
+        """The model and the network that makes heads."""
+        if len(ctx.tasks) > 1:
+            raise ModelError(
+                f"fedrod has heads of one shape, but clients have {len(ctx.tasks)} networks; give one model"
+            )
+        return {**super().server_init(ctx), **({HYPER: ctx.nets["hyper"].params} if self.hyper else {})}
+
+    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
+        """The model and the network that makes heads."""
+        sent = super().download(ctx, server, ids)
+        return sent._replace(shared={**sent.shared, HYPER: server[HYPER]}) if self.hyper else sent
+
+    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
+        """The means of both."""
+        after = super().aggregate(ctx, server, uploads)
+        return {**after, HYPER: self.average(ctx, server[HYPER], uploads, HYPER)} if self.hyper else after
+
+    # -- client ------------------------------------------------------------------------------------
+
+    def client_init(self, ctx: Context) -> Slots:
+        """A private head of zeros, unless one is made."""
+        own = {} if self.hyper else {OWN: tree.zeros_like(head_values(ctx.task))}
+        return {**super().client_init(ctx), **own}
+
+    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """The model, and the private head or what makes it."""
+        return {**super().begin(ctx, client, download), self.trained: {**client, **download}[self.trained]}
+
+    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+        """One phase that trains both."""
+        return (Phase(slots=("params", self.trained)),)
+
+    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+        """A step of body and generic head, and one of the private head; both losses are those before the step."""
+
+        def balanced(trees: Slots) -> Scored:
+            out = self.generic(ctx, {**work, **trees}, batch.x, train=True)
+            return Scored(ctx.task.score(self.shifted(ctx, out.outputs, batch), batch), *out)
+
+        grad = ctx.grad(work, "params", batch, balanced)
+        generic = grad.scored
+
+        def personal(trees: Slots) -> Scored:
+            outputs = generic.outputs + self.head(ctx, self.private_head(ctx, trees), generic.features)
+            return Scored(ctx.task.score(outputs, batch), outputs, generic.features, generic.buffers)
+
+        own = ctx.grad(work, self.trained, batch, personal)
+        rate = ctx.rate if self.own_lr is None else self.own_lr
+        return ctx.descend(ctx.descend(work, "params", grad, batch), self.trained, own, batch, rate)
+
+    def shifted(self, ctx: Context, outputs: Tensor, batch: Batch) -> Tensor:
+        """Logits plus gamma log n_c (eq. 5)."""
+        prior = torch.where(ctx.counts > 0, ctx.counts.clamp_min(1).log(), ABSENT)
+        shape = [1] * outputs.ndim
+        shape[class_axis(outputs, batch.y)] = -1
+        return outputs + self.gamma * prior.to(outputs.dtype).reshape(shape)
+
+    def private_head(self, ctx: Context, slots: Slots) -> Tree:
+        """The private head: the client's own, or what the network makes of its class shares."""
+        if OWN in slots:
+            return slots[OWN]
+        shares = ctx.counts / ctx.counts.sum().clamp_min(1)
+        made = ctx.nets["hyper"].apply(slots[HYPER], {}, shares[None]).outputs[0]
+        like = head_values(ctx.task)
+        pieces = torch.split(made, [leaf.numel() for leaf in like.values()])
+        return {name: piece.reshape(leaf.shape) for (name, leaf), piece in zip(like.items(), pieces, strict=True)}
+
+    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+        """Keep the private head; or send what makes it."""
+        client, upload = super().end(ctx, client, work)
+        if self.hyper:
+            return client, replace(upload, slots={**upload.slots, HYPER: work[HYPER]})
+        return {**client, OWN: work[OWN]}, upload
+
+    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """The newest model and the private head."""
+        return {**super().view(ctx, client, download), OWN: self.private_head(ctx, {**client, **download})}
+
+    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+        """The trained model and the private head."""
+        return {**super().after_local(ctx, client, work), OWN: self.private_head(ctx, work)}
+
+    # -- prediction --------------------------------------------------------------------------------
+
+    def generic(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
+        """The forward pass of the generic model."""
+        return super().predicted(ctx, slots, x, train)
+
+    def predicted(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
+        """The sum of both heads."""
+        out = self.generic(ctx, slots, x, train)
+        return out._replace(outputs=out.outputs + self.head(ctx, slots[OWN], out.features))
+
+    def onboard(self, ctx: Context) -> Sequence[Phase]:
+        """An unseen client trains its private head."""
+        return (Phase("onboard", slots=(OWN,), part=frozenset(head_values(ctx.task)), lr=self.own_lr),)

@@ -1,0 +1,130 @@
+"""GPFL: shared class embeddings guide the features, and a valve turns them into global and personal ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..context import Context
+from ..losses import cross_entropy
+from ..method import Method, Paper, Phase, register
+from ..options import option
+from ..task import Batch, Output, Scored, Task
+from ..tree import Slots
+from ._class_statistics import feature_size
+from ._feature_nets import FeatureNets
+from ._head import head_outputs
+
+CLASSES = "gpfl.classes"
+VALVE = "gpfl.valve"
+CONDITION = "gpfl.condition"
+
+
+class Valve(nn.Module):
+    """The conditional valve: from a condition, the scale and the shift of every feature, `[2, features]`."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.scale, self.shift = (nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.LayerNorm(size)) for _ in range(2))
+
+    def forward(self, condition: Tensor) -> Tensor:
+        """Scale and shift."""
+        return torch.stack([self.scale(condition), self.shift(condition)])
+
+
+@register("gpfl")
+@dataclass(frozen=True)
+class GPFL(FeatureNets):
+    r"""GPFL (Zhang et al., ICCV 2023): beside the body the clients share an embedding :math:`e_c` of every class and a
+    valve, which turns features f into features for a condition v,
+
+    .. math:: V(f, v) = \mathrm{ReLU}\bigl((1 + \gamma(v)) \odot f + \beta(v)\bigr).
+
+    There are two conditions, fixed from the received embeddings when a round begins: the global one is their mean,
+    the personal one :math:`p_i` their mean by the client's class counts. The private output layer h gets the personal
+    features; the global ones :math:`f^G` learn to point to, and to be near, the embedding of their class:
+
+    .. math:: \ell\bigl(h(V(f, p_i)), y\bigr) - \log \frac{\exp \cos(f^G, e_y)}{\sum_c \exp \cos(f^G, e_c)}
+        + \lambda \|f^G - \hat e_y\|_2,
+
+    with the received embedding :math:`\hat e`. Embeddings and valve have the weight decay mu. Body, embeddings and
+    valve are averaged; a client predicts with :math:`h(V(f, p_i))`.
+
+    Hand-worked: scale 1, shift -1: the features (2, 0) become ReLU(2 x 2 - 1, -1) = (3, 0). With the embeddings (1, 0)
+    and (0, 2) the cosines are 1 and 0, so for class 0 the second term is log(1 + exp(-1)) = 0.313, and the third
+    lambda |(3, 0) - (1, 0)| = 2 lambda.
+
+    An unseen client trains its output layer. The server sees no class counts.
+    """
+
+    title: ClassVar[str] = "Features guided by shared class embeddings, made personal by a valve"
+    paper: ClassVar[Paper] = Paper(
+        "Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan",
+        "GPFL: simultaneously learning global and personalized feature information for personalized federated learning",
+        "ICCV",
+        2023,
+        "arXiv:2308.10279",
+    )
+    sends: ClassVar[tuple[str, ...]] = (*Method.sends, CLASSES, VALVE)
+    beside: ClassVar[tuple[str, ...]] = (CLASSES, VALVE)
+
+    lam: float = option(0.01, min=0.0, help="pull of the global features towards the embedding of their class")
+    mu: float = option(0.1, min=0.0, help="weight decay of embeddings and valve")
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        """The embeddings of the classes, and the valve."""
+        size = feature_size(task)
+        return {CLASSES: nn.Embedding(task.classes or 1, size), VALVE: Valve(size)}
+
+    def assemble(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """The model, what is shared beside it, and the conditions."""
+        classes = download[CLASSES]["weight"]
+        shares = ctx.counts / ctx.counts.sum().clamp_min(1)
+        condition = {"global": classes.mean(0), "personal": shares @ classes}
+        return {**super().assemble(ctx, client, download), CONDITION: condition}
+
+    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """Remember the received embeddings."""
+        return {**super().begin(ctx, client, download), "gpfl.received": download[CLASSES]}
+
+    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+        """One phase that trains everything."""
+        return (Phase(slots=("params", *self.beside)),)
+
+    def valve(self, ctx: Context, slots: Slots, condition: str, features: Tensor) -> Tensor:
+        """The features for one of the conditions."""
+        scale, shift = ctx.nets[VALVE].apply(slots[VALVE], {}, slots[CONDITION][condition]).outputs
+        return torch.relu((1 + scale) * features + shift)
+
+    def forward(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
+        """The output layer on the personal features; `features` are those of the body."""
+        out = self.features(ctx, slots, x, train)
+        personal = self.valve(ctx, slots, "personal", out.features)
+        return out._replace(outputs=head_outputs(ctx.task, slots["params"], personal))
+
+    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+        """One step of everything on the sum of the three terms."""
+
+        def loss(trees: Slots) -> Scored:
+            slots = {**work, **trees}
+            out = self.forward(ctx, slots, batch.x, train=True)
+            guided = self.guidance(ctx, slots, out.features, batch.y)
+            extra = (guided * batch.weight).sum() / batch.weight.sum()
+            return Scored(ctx.task.score(out.outputs, batch) + extra, *out)
+
+        return self.descend(ctx, work, ctx.grad(work, ctx.phase.slots, batch, loss), batch, self.mu)
+
+    def guidance(self, ctx: Context, slots: Slots, features: Tensor, y: Tensor) -> Tensor:
+        """Per sample, how far its global features are from their class: in direction, and lambda times in place."""
+        common = self.valve(ctx, slots, "global", features)
+        cosines = F.normalize(common) @ F.normalize(slots[CLASSES]["weight"]).T
+        apart: Tensor = torch.linalg.vector_norm(common - slots["gpfl.received"]["weight"][y], dim=1)
+        return cross_entropy(cosines, y) + self.lam * apart
+
+    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+        """All that predicts, as trained."""
+        return {slot: work[slot] for slot in ("params", "buffers", VALVE, CONDITION)}

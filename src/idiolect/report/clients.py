@@ -1,0 +1,196 @@
+"""Clients as pictures: how scores spread over them, who wins and who loses, and what they hold."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..analysis import effective_classes, win_tie_loss
+from ..data import Federation, draw_partition
+from ..run.compare_folder import slug
+from .curves import paired_scores, percent, score_label
+from .pictures import HEIGHT, PAPER, QUIET, WIDTH, Picture, colour, heat, legend, painted, shortened
+from .runs import Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+REFERENCES = ("local", "fedavg")
+MANY_CLIENTS = 60
+
+
+def pictures(study: Study) -> list[Picture]:
+    """The spread of scores, wins and losses and, where the data are there, who they are."""
+    found = [spread_picture(study)]
+    references = list(dict.fromkeys((*REFERENCES, study.baseline)))
+    for reference in references:
+        if reference in study.methods and len(study.methods) > 1:
+            found.append(record_picture(study, reference))
+    data = study.federation
+    if data is None:
+        return found
+    for reference in references:
+        if reference in study.methods and len(study.methods) > 1:
+            found.append(gain_picture(study, data, reference))
+    if len(study.methods) > 1 and data.classes and len(data) <= MANY_CLIENTS:
+        found.append(who_picture(study, data))
+    return [*found, partition_picture(study, data)]
+
+
+def spread_picture(study: Study) -> Picture:
+    """A box per method, and a dot per client."""
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        for row, method in enumerate(study.methods):
+            runs = study.runs[method].values()
+            scores = percent(study) * np.array([score for run in runs for score in run.scores.values()])
+            scores = scores[np.isfinite(scores)]
+            jitter = 0.3 * (np.arange(len(scores)) * 0.618 % 1 - 0.5)
+            axes.scatter(scores, row + jitter, s=8, color=colour(row), alpha=0.4, linewidths=0)
+            if len(scores):
+                _box(axes, scores, row)
+        axes.set_yticks(range(len(study.methods)), [shortened(method) for method in study.methods])
+        axes.set_ylim(len(study.methods) - 0.4, -0.6)
+        axes.set_xlabel(f"test {score_label(study)} of a client")
+
+    return painted(
+        "clients-spread",
+        f"Test {study.metric} of every client",
+        "A dot is a client under one seed, at the selected round; the box holds the middle half, the line is the"
+        " median, the whiskers reach from the 10th to the 90th percentile.",
+        paint,
+        (WIDTH, 1.0 + 0.36 * len(study.methods)),
+    )
+
+
+def _box(axes: Axes, scores: np.ndarray, row: int) -> None:
+    ink = axes.xaxis.label.get_color()
+    low, first, middle, third, high = np.percentile(scores, (10, 25, 50, 75, 90))
+    axes.plot([low, high], [row, row], color=ink, linewidth=0.8)
+    axes.barh(row, third - first, 0.42, first, facecolor="none", edgecolor=ink, linewidth=0.9)
+    axes.plot([middle, middle], [row - 0.21, row + 0.21], color=ink, linewidth=2)
+
+
+def record_picture(study: Study, reference: str) -> Picture:
+    """On how many clients each method wins, ties and loses."""
+    others = [method for method in study.methods if method != reference]
+    records = [win_tie_loss(*paired_scores(study, method, reference), study.higher) for method in others]
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        shares = 100 * np.array(records) / np.maximum(1, np.sum(records, axis=1, keepdims=True))
+        start = np.zeros(len(others))
+        for part, (name, shade) in enumerate((("better", colour(0)), ("equal", QUIET), ("worse", colour(1)))):
+            axes.barh(range(len(others)), shares[:, part], 0.7, start, color=shade, label=name)
+            for row, share in enumerate(shares[:, part]):
+                if share >= 7:
+                    axes.text(
+                        start[row] + share / 2, row, f"{records[row][part]}", ha="center", va="center", fontsize=8,
+                        color=PAPER,
+                    )  # fmt: skip
+            start = start + shares[:, part]
+        axes.set_yticks(range(len(others)), [shortened(method) for method in others])
+        axes.set_ylim(len(others) - 0.5, -0.5)
+        axes.set_xlim(0, 100)
+        axes.grid(False)
+        axes.set_xlabel("clients (%)")
+        legend(figure, axes, 3)
+
+    return painted(
+        f"clients-against-{slug(reference)}",
+        f"Clients that gain and lose against {reference}",
+        f"Clients over all seeds whose test {study.metric} at the selected round is better, equal or worse than with"
+        f" {reference}; the numbers are clients.",
+        paint,
+        (WIDTH, 1.2 + 0.27 * len(others)),
+    )
+
+
+def gain_picture(study: Study, data: Federation, reference: str) -> Picture:
+    """The gain of every client against its number of samples and of classes."""
+    others = [method for method in study.methods if method != reference]
+    traits = {"training samples": [float(len(client)) for client in data.clients]}
+    if data.classes:
+        traits["effective classes"] = [effective_classes(counts) for counts in data.label_counts()]
+
+    def paint(figure: Figure) -> None:
+        panels = figure.subplots(1, len(traits), sharey=True, squeeze=False)[0]
+        for axes, (name, values) in zip(panels, traits.items(), strict=True):
+            axes.axhline(0, color=QUIET, linewidth=1)
+            for method in others:
+                _gains(axes, study, method, reference, values)
+            axes.set_xlabel(name)
+        unit = " (points)" if study.metric == "accuracy" else ""
+        panels[0].set_ylabel(f"{study.metric} minus {reference}'s{unit}")
+        legend(figure, panels[0], len(others))
+
+    return painted(
+        f"gain-over-{slug(reference)}",
+        f"Who gains over {reference}",
+        f"A dot is a client (seed {study.seeds[0]}); the lines join the mean gains of the clients with few, middling"
+        " and many. Effective classes are the exponential of the entropy of a client's labels.",
+        paint,
+        (WIDTH, HEIGHT + 0.17 * -(-len(others) // 3)),
+    )
+
+
+def _gains(axes: Axes, study: Study, method: str, reference: str, values: list[float]) -> None:
+    own, other = study.first(method).scores, study.first(reference).scores
+    clients = [client for client in own if client in other]
+    at = np.array([values[client] for client in clients])
+    gains = percent(study) * np.array([own[client] - other[client] for client in clients])
+    shade = colour(study.methods.index(method))
+    axes.scatter(at, gains, s=9, color=shade, alpha=0.45, linewidths=0)
+    thirds = [part for part in np.array_split(np.argsort(at, kind="stable"), 3) if len(part)]
+    centres, means = ([float(held[part].mean()) for part in thirds] for held in (at, gains))
+    axes.plot(centres, means, color=shade, label=shortened(method, 30))
+
+
+def who_picture(study: Study, data: Federation) -> Picture:
+    """Clients by what they gain: their labels on the left, the gain of every method on the right."""
+    baseline, first = study.baseline, study.first
+    others = [method for method in study.methods if method != baseline]
+    counts = data.label_counts().numpy()
+    clients = sorted(first(baseline).scores)
+    gains = np.array(
+        [
+            [first(m).scores.get(c, math.nan) - first(baseline).scores[c] for m in others]
+            for c in clients
+        ]
+    )  # fmt: skip
+    best_first = np.argsort(-np.nanmean(gains, axis=1) if study.higher else np.nanmean(gains, axis=1), kind="stable")
+    order = [clients[place] for place in best_first]
+
+    def paint(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
+        shares = counts[order] / np.maximum(1, counts[order].sum(1, keepdims=True))
+        names = [f"{data.clients[c].name} ({len(data.clients[c])})" for c in order]
+        heat(left, 100 * shares, "% of samples", names, range(counts.shape[1]), 0, 100, "Blues")
+        left.set_xlabel("class")
+        scaled = percent(study) * gains[best_first]
+        reach = float(np.nanmax(np.abs(scaled))) or 1.0
+        heat(right, scaled, "gain", [""] * len(order), [shortened(m, 14) for m in others], -reach, reach, "RdBu")
+        right.tick_params(axis="x", rotation=90)
+
+    return painted(
+        "clients-who",
+        f"Who gains over {baseline}, and what they hold",
+        f"Clients (seed {study.seeds[0]}) with the number of their training samples, those who gain most first. Left:"
+        f" the labels they hold. Right: their test {study.metric} minus that with {baseline}.",
+        paint,
+        (WIDTH, 1.5 + 0.16 * len(order)),
+    )
+
+
+def partition_picture(study: Study, data: Federation) -> Picture:
+    """Who holds what."""
+    return Picture(
+        "partition",
+        "Who holds what",
+        f"The samples and the labels of every client, seed {study.seeds[0]}.",
+        lambda path: draw_partition(data, path),
+    )

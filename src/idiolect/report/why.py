@@ -1,0 +1,347 @@
+"""What each method decided, as pictures. A panel is chosen by the names of what a run recorded or stored, never by
+the name of the method; what no panel knows is drawn as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from ..run.compare_folder import slug
+from ..tree import Slots
+from . import models
+from .pictures import HEIGHT, INK, WIDTH, Picture, colour, heat, legend, painted, rounds_axis
+from .runs import Run, Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MANY_LINES = 60
+MANY_LEAVES = 60
+GATES = "pfedgate.tally"
+NAMES = {
+    "lambda": ("Mixing ratio λ of every client", "λ, mean of its rounds", "1 follows its own update, 0 the average."),
+    "lambda_newest": ("Newest mixing ratio λ of every client", "λ of the round", ""),
+    "alpha": ("Share of the personal model", "α", "1 predicts with the personal model alone, 0 with the global one."),
+    "own_accuracy": ("Accuracy that weighs a client's own head", "A", "1 keeps the own head, 0 takes the global one."),
+    "global_share": ("Weight of the global model", "mean weight", "1 takes the global model, 0 keeps the own one."),
+    "on": ("Share of weights that are on", "share", ""),
+    "rate": ("Rate of every unit", "multiple of the run's", "Mean over clients."),
+    "sent": ("Share of every unit that is sent", "share of coordinates", "Mean over clients."),
+    "pi": ("Mixture weights", "weight", "Mean over clients."),
+}  # fmt: skip
+"""Titles, labels and how to read them, for records that need no panel of their own."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What one run recorded; names of the form what/unit belong together."""
+
+    study: Study
+    run: Run
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names, in the order of recording."""
+        return list(self.run.records["metric"].unique(maintain_order=True))
+
+    def units(self, what: str) -> list[str]:
+        """The units of which something was recorded."""
+        return [name.removeprefix(f"{what}/") for name in self.names if name.startswith(f"{what}/")]
+
+    @cached_property
+    def rounds(self) -> list[int]:
+        """The rounds with records."""
+        return sorted(self.run.records["round"].unique())
+
+    def by_client(self, name: str) -> np.ndarray:
+        """The values of one name, [clients, rounds]; NaN where there is none."""
+        held = self.run.records.filter(metric=name)
+        clients = sorted(held["client"].unique())
+        values = np.full((len(clients), len(self.rounds)), np.nan)
+        for round, client, value in held.select("round", "client", "value").iter_rows():
+            values[clients.index(client), self.rounds.index(round)] = value
+        return values
+
+    def by_unit(self, what: str) -> np.ndarray:
+        """The mean over clients of what/unit, [units, rounds]."""
+        means = self.run.records.group_by("metric", "round").agg(pl.col("value").mean())
+        found = {(name, round): value for name, round, value in means.iter_rows()}
+        return np.array([[found.get((f"{what}/{u}", r), np.nan) for r in self.rounds] for u in self.units(what)])
+
+    def picture(
+        self, name: str, title: str, caption: str, paint: Callable[[Figure], None], height: float = HEIGHT
+    ) -> Picture:
+        """A picture of this run."""
+        caption = f"{caption} Seed {self.run.seed}.".strip()
+        return painted(f"{slug(self.run.method)}-{slug(name)}", title, caption, paint, (WIDTH, height))
+
+
+def common(study: Study) -> list[Picture]:
+    """What can be said of the models of any method."""
+    return models.pictures(study)
+
+
+def own(study: Study, method: str) -> list[Picture]:
+    """What one method decided."""
+    held = Recorded(study, study.first(method))
+    found: list[Picture] = []
+    drawn: set[str] = set()
+    for names, panel in PANELS:
+        parts = {each: [n for n in held.names if n == each or n.startswith((f"{each}/", f"{each} "))] for each in names}
+        if all(parts.values()):
+            found += panel(held)
+            drawn |= {name for part in parts.values() for name in part}
+    return found + plain(held, [name for name in held.names if name not in drawn])
+
+
+# -- any record -----------------------------------------------------------------------------------------
+
+
+def plain(held: Recorded, names: Sequence[str]) -> list[Picture]:
+    """Records as they are: a heat map of units, or lines of clients or of the server."""
+    found = []
+    for what in dict.fromkeys(name.partition("/")[0] for name in names):
+        title, label, reading = NAMES.get(what, (what.replace("_", " ").capitalize(), what.replace("_", " "), ""))
+        if held.units(what):
+            found.append(unit_map(held, what, title, label, reading))
+        else:
+            found.append(client_lines(held, what, title, label, reading))
+    return found
+
+
+def unit_map(held: Recorded, what: str, title: str, label: str, reading: str) -> Picture:
+    """Units against rounds."""
+    units = held.units(what)
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        heat(axes, held.by_unit(what), label, units, held.rounds)
+        axes.set_xlabel("round")
+
+    return held.picture(what, title, reading, paint, map_height(units))
+
+
+def map_height(units: Sequence[str]) -> float:
+    """The height of a heat map of units."""
+    return max(2.1, 1.3 + min(0.25 * len(units), 6))
+
+
+def client_lines(held: Recorded, name: str, title: str, label: str, reading: str) -> Picture:
+    """A line per client; of many clients the median and the middle half."""
+    values = held.by_client(name)
+    many = len(values) > MANY_LINES
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        if many:
+            band(axes, held.rounds, *np.nanpercentile(values, (25, 50, 75), axis=0))
+        else:
+            for line in values:
+                axes.plot(held.rounds, line, color=colour(0), alpha=0.35 if len(values) > 1 else 1, linewidth=1)
+            if len(values) > 1:
+                axes.plot(held.rounds, np.nanmedian(values, axis=0), color=INK, linewidth=2)
+        axes.set_ylabel(label)
+        rounds_axis(axes)
+
+    kind = "The median over clients and the middle half." if many else "A line per client; the bold one is the median."
+    return held.picture(name, title, f"{kind if len(values) > 1 else ''} {reading}".strip(), paint)
+
+
+def band(
+    axes: Axes,
+    rounds: Sequence[int],
+    low: np.ndarray,
+    middle: np.ndarray,
+    high: np.ndarray,
+    place: int = 0,
+    label: str = "",
+) -> None:
+    """A line and the band around it."""
+    axes.fill_between(rounds, low, high, color=colour(place), alpha=0.2, linewidth=0)
+    axes.plot(rounds, middle, color=colour(place), label=label)
+
+
+# -- conflicts between clients, unit by unit ------------------------------------------------------------
+
+
+def conflicts(held: Recorded) -> list[Picture]:
+    """A heat map of conflict scores, and which units became personal."""
+    units, personal = held.units("conflicts"), held.by_unit("personal")
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        heat(axes, held.by_unit("conflicts"), "pairs in conflict", units, held.rounds, 0)
+        row, column = np.nonzero(personal > 0)
+        axes.scatter(column + 0.5, row + 0.5, s=26, facecolor="#fefefe", edgecolor="#111112", linewidths=0.8)
+        axes.set_xlabel("round")
+
+    text = "Pairs of clients whose updates of a unit point apart; a white dot: the unit is personal after that round."
+    return [held.picture("conflicts", "Conflicts and personal units", text, paint, map_height(units))]
+
+
+# -- gates ------------------------------------------------------------------------------------------------
+
+
+def gates(held: Recorded) -> list[Picture]:
+    """The density that was achieved, the gates over rounds, and clients by their gates."""
+    names = [name for name in held.names if name.startswith("gate ")]
+    found = [densities(held), gate_histogram(held, names), gate_tree(held)]
+    return [each for each in found if each is not None]
+
+
+def densities(held: Recorded) -> Picture:
+    """Which share of the model was active and was sent."""
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        for place, (name, label) in enumerate((("density", "active in a batch"), ("sent", "sent"))):
+            values = held.by_client(name)
+            band(axes, held.rounds, np.nanmin(values, 0), np.nanmedian(values, 0), np.nanmax(values, 0), place, label)
+        axes.set_ylabel("share of the parameters")
+        axes.set_ylim(0, 1.03)
+        rounds_axis(axes)
+        legend(figure, axes, 2)
+
+    return held.picture("density", "Achieved density", "Median over clients; the band spans all of them.", paint)
+
+
+def gate_histogram(held: Recorded, names: Sequence[str]) -> Picture:
+    """How the mean gates of layers and clients are distributed, round by round."""
+    values = np.stack([held.by_client(name) for name in names])
+    finite = values[np.isfinite(values)]
+    bins = np.linspace(finite.min(), max(finite.max(), finite.min() + 1e-6), 21)
+    counts = [np.histogram(values[..., at], bins)[0] for at in range(len(held.rounds))]
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        edges = np.arange(len(held.rounds) + 1) - 0.5
+        mesh = axes.pcolormesh(edges, bins, np.array(counts).T, cmap="Blues")
+        axes.grid(False)
+        every = max(1, -(-len(held.rounds) // 15))
+        axes.set_xticks(range(0, len(held.rounds), every), [str(round) for round in held.rounds[::every]])
+        axes.figure.colorbar(mesh, ax=axes, label="gates", pad=0.02)
+        axes.set_ylabel("mean gate")
+        axes.set_xlabel("round")
+
+    return held.picture("gates", "Gates over rounds", "Histogram of the mean gate of each layer of each client.", paint)
+
+
+def gate_tree(held: Recorded) -> Picture | None:
+    """Clients joined by how alike their gates are, beside the labels they hold."""
+    vectors, counts = gate_vectors(held)
+    if not 3 <= len(vectors) <= MANY_LEAVES or counts is None:
+        return None
+    clients = list(vectors)
+
+    def paint(figure: Figure) -> None:
+        from scipy.cluster.hierarchy import dendrogram, linkage
+
+        left, right = figure.subplots(1, 2, width_ratios=(1, 1.4))
+        tree = linkage(np.stack(list(vectors.values())), "average")
+        drawn = dendrogram(tree, orientation="left", ax=left, no_labels=True, link_color_func=lambda _: INK)
+        left.grid(False)
+        left.set_xlabel("distance of gates")
+        left.spines["left"].set_visible(False)
+        order = [clients[leaf] for leaf in drawn["leaves"] or ()]
+        shares = counts[order] / np.maximum(1, counts[order].sum(1, keepdims=True))
+        names = [held.study.federation.clients[c].name for c in order] if held.study.federation else []
+        heat(right, 100 * shares, "% of samples", names, range(counts.shape[1]), 0, 100, "Blues")
+        right.invert_yaxis()
+        right.set_xlabel("class")
+
+    text = "Average linkage of the clients' mean gates at the selected round, and the labels they hold."
+    return held.picture("tree", "Clients by their gates", text, paint, 1.2 + 0.17 * len(clients))
+
+
+def gate_vectors(held: Recorded) -> tuple[dict[int, np.ndarray], np.ndarray | None]:
+    """The mean gates of the clients at the selected round, and how many samples of each class they hold."""
+    with held.study.result(held.run.method) as result:
+        data = held.study.federation
+        if result is None or data is None or not data.classes:
+            return {}, None
+        states = result.store.clients(data.seen, result.store.fact("selected"))
+    found = {i: gate_means(state) for i, state in states.items() if state is not None and GATES in state}
+    lengths = [len(each) for each in found.values()]
+    usual = max(set(lengths), key=lengths.count) if lengths else 0
+    return {i: each for i, each in found.items() if len(each) == usual}, data.label_counts().numpy()
+
+
+def gate_means(state: Slots) -> np.ndarray:
+    """The mean of each gate, 0 where it was closed."""
+    return (state[GATES]["scale"] * state[GATES]["kept"]).numpy()
+
+
+# -- shared and personal units of a layer -----------------------------------------------------------------
+
+
+def split_units(held: Recorded) -> list[Picture]:
+    """How stable the partition is, and the communalities that decide it."""
+    layers = held.units("stable_units")
+
+    def stability(figure: Figure) -> None:
+        axes = figure.subplots()
+        for place, (layer, line) in enumerate(zip(layers, held.by_unit("stable_units"), strict=True)):
+            axes.plot(held.rounds, 100 * line, color=colour(place), label=layer)
+        axes.set_ylabel("units that stay on their side (%)")
+        axes.set_ylim(0, 103)
+        rounds_axis(axes)
+        legend(figure, axes, len(layers))
+
+    def course(figure: Figure) -> None:
+        axes = figure.subplots()
+        parts = (held.by_unit(f"communality_{what}") for what in ("min", "mean", "max"))
+        for place, (layer, low, mean, high) in enumerate(zip(layers, *parts, strict=True)):
+            band(axes, held.rounds, low, mean, high, place, layer)
+        axes.set_ylabel("communality ν")
+        rounds_axis(axes)
+        legend(figure, axes, len(layers))
+
+    text = "Share of a layer's units that are shared, or personal, as they were after the round before."
+    found = [
+        held.picture("stable", "Stable units", text, stability),
+        held.picture("course", "Communalities over rounds", "Mean over a layer's units; the band spans them.", course),
+    ]
+    known = communalities(held)
+    return [*found, partition_of_units(held, known)] if known else found
+
+
+def communalities(held: Recorded) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Per layer, the communalities of its units and which are shared, at the selected round."""
+    with held.study.result(held.run.method) as result:
+        if result is None:
+            return {}
+        server = result.store.server(result.store.fact("selected"))
+    found, shared = server.get("fedfac.communality", {}), server.get("split.shared", {})
+    return {name: (nu.numpy(), shared[name].numpy()) for name, nu in found.items() if name in shared}
+
+
+def partition_of_units(held: Recorded, known: dict[str, tuple[np.ndarray, np.ndarray]]) -> Picture:
+    """The units of each layer by communality, shared and personal."""
+
+    def paint(figure: Figure) -> None:
+        panels: Sequence[Axes] = figure.subplots(1, len(known), squeeze=False, sharey=True)[0]
+        for axes, (layer, (nu, shared)) in zip(panels, known.items(), strict=True):
+            order = np.argsort(-nu, kind="stable")
+            for place, (side, label) in enumerate(((shared, "shared"), (~shared, "personal"))):
+                here = np.nonzero(side[order])[0]
+                axes.scatter(here, nu[order][here], s=9, color=colour(place), label=label, linewidths=0)
+            axes.set_xlabel(f"units of {layer}")
+        panels[0].set_ylabel("communality ν")
+        legend(figure, panels[0], 2)
+
+    text = "Communality of every unit of a layer at the selected round, highest first, and whether it is shared."
+    return held.picture("communality", "Communalities and the partition", text, paint)
+
+
+PANELS: tuple[tuple[tuple[str, ...], Callable[[Recorded], list[Picture]]], ...] = (
+    (("conflicts", "personal"), conflicts),
+    (("density", "sent", "gate"), gates),
+    (("stable_units", "shared_units", "communality_min", "communality_mean", "communality_max"), split_units),
+)
+"""Which records a panel needs, and the panel."""

@@ -1,0 +1,227 @@
+"""The page: what it says, what it may overwrite, and how it behaves in a real browser."""
+
+import json
+import re
+import shutil
+import sys
+
+import pytest
+import torch
+
+import idiolect
+from idiolect.cli import main
+from idiolect.errors import RunFolderError
+from idiolect.report import write_report
+from idiolect.report.page import MARK
+
+SETTINGS = {"clients": 4, "rounds": 2, "model": "linear", "engine": "loop"}
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command: its exit code, standard output and standard error."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            main([str(each) for each in arguments])
+        out, err = capsys.readouterr()
+        return left.value.code, out, err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """The folder of one run."""
+    folder = tmp_path_factory.mktemp("single") / "fedavg"
+    idiolect.run("fedavg", "digits", out=folder, **SETTINGS)
+    return folder
+
+
+# -- what it says -------------------------------------------------------------------------------------------
+
+
+def test_it_states_the_protocol_and_every_method(page, study):
+    text = page.read_text()
+    assert "dirichlet(alpha=0.3)" in text
+    assert all(f'data-value="{method}"' in text for method in study.methods)
+    for hash in study.comparison.protocol["partition"]["hashes"].values():
+        assert hash in text
+
+
+def test_its_numbers_are_those_of_the_comparison(page, comparison):
+    text = page.read_text()
+    for each in json.loads((comparison / "comparison.json").read_text())["methods"]:
+        assert f'data-value="{each["selected"]["mean"]}"' in text
+        assert f"{100 * each['selected']['mean']:.2f} ± {100 * each['selected']['half']:.2f}" in text
+
+
+def test_it_asks_for_nothing_outside(page):
+    text = page.read_text()
+    assert not re.search(r'(?:src|href)="(?!#|data:)', text)
+    assert "@import" not in text
+    assert "default-src 'none'" in text
+
+
+def test_it_says_how_to_run_it_again(page, comparison):
+    text = page.read_text()
+    assert f"idiolect compare {comparison}/comparison.yaml" in text
+    assert f"idiolect report {comparison} --baseline fedavg" in text
+    assert f"torch {torch.__version__}" in text
+
+
+def test_every_id_is_there_once(page):
+    ids = re.findall(r' id="([^"]+)"', page.read_text())
+    assert len(ids) == len(set(ids))
+
+
+def test_what_was_left_out_is_said(comparison, tmp_path, single):
+    shutil.copytree(single, tmp_path / "runs" / "a")
+    shutil.copytree(single, tmp_path / "runs" / "b")
+    (tmp_path / "runs" / "b" / "summary.json").unlink()
+    study = write_report([tmp_path / "runs"], tmp_path / "r.html")
+    assert "runs/b is left out" in study.notes[0]
+    assert "runs/b is left out" in (tmp_path / "r.html").read_text()
+
+
+# -- the command ------------------------------------------------------------------------------------------------
+
+
+def test_a_single_run_has_a_report_without_tests(call, single, tmp_path):
+    code, out, _ = call("report", single, "--out", tmp_path / "r.html")
+    assert code == 0
+    assert out.strip().endswith("r.html")
+    text = (tmp_path / "r.html").read_text()
+    assert "1 method, 4 clients" in text
+    assert "table-versus" not in text
+
+
+def test_scores_that_are_better_when_lower(call, tmp_path):
+    clients = [(torch.randn(30, 3), torch.randn(30, 1)) for _ in range(3)]
+    settings = {"model": torch.nn.Linear(3, 1), "rounds": 2, "engine": "loop", "seeds": 2}
+    board = idiolect.compare("local, fedavg", clients, out=tmp_path / "a", **settings)
+    code, out, _ = call("report", tmp_path / "a", "--out", tmp_path / "r.html")
+    assert code == 0
+    assert "they were given in Python" in out
+    text = (tmp_path / "r.html").read_text()
+    assert "Lower is better" in text
+    best = min(each.selected.mean for each in board.standings)
+    assert f'<td class="best" data-value="{best}"' in text
+
+
+def test_a_report_is_replaced_and_nothing_else(call, single, tmp_path):
+    path = tmp_path / "r.html"
+    path.write_text(f"an earlier report {MARK}")
+    write_report([single], path)
+    assert "an earlier report" not in path.read_text()
+    path.write_text("my own page")
+    with pytest.raises(RunFolderError, match="exists and is no report"):
+        write_report([single], path)
+    assert path.read_text() == "my own page"
+    code, _, err = call("report", single, "--out", tmp_path)
+    assert code == 2
+    assert "is a folder" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("report", "nothing"), "there is no folder nothing"),
+        (("report", "."), "holds no runs"),
+        (("report",), "Missing argument"),
+        (("figures", "nothing", "--format", "bmp"), "there is no format 'bmp'"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_writes_nothing(call, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(*arguments)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_figures_says_how_many_files_it_wrote(call, single, tmp_path):
+    code, out, _ = call("figures", single, "--out", tmp_path / "f", "--format", "svg, png")
+    assert code == 0
+    assert f"written: {len(list((tmp_path / 'f').iterdir()))} files" in out
+
+
+def test_without_matplotlib_it_is_said_what_to_install(call, single, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, _, err = call("report", single, "--out", tmp_path / "r.html")
+    assert code == 2
+    assert "pip install idiolect[plot]" in err
+
+
+# -- in a browser -----------------------------------------------------------------------------------------------
+
+
+def test_it_loads_without_requests_and_complaints(page, chromium):
+    chromium.requests.clear()
+    chromium.complaints.clear()
+    chromium.open(page)
+    assert [url for url in chromium.requests if not url.startswith("data:")] == [page.resolve().as_uri()]
+    assert chromium.complaints == []
+
+
+def test_tables_are_sorted_by_a_click(page, chromium):
+    chromium.open(page)
+    values = "[...document.querySelectorAll('#table-leaderboard tbody tr')].map(r => Number(r.cells[%d].dataset.value))"
+    click = "document.querySelectorAll('#table-leaderboard th button')[%d].click()"
+    for column, first in ((1, "descending"), (9, "ascending")):
+        for direction in (first, "ascending" if first == "descending" else "descending"):
+            chromium.evaluate(click % column)
+            shown = chromium.evaluate(values % column)
+            assert shown == sorted(shown, reverse=direction == "descending")
+            state = chromium.evaluate(
+                f"document.querySelectorAll('#table-leaderboard th')[{column}].getAttribute('aria-sort')"
+            )
+            assert state == direction
+
+
+def test_names_sort_as_text_and_missing_numbers_stay_last(page, chromium):
+    chromium.open(page)
+    names = "[...document.querySelectorAll('#table-versus tbody tr')].map(r => r.cells[0].dataset.value)"
+    chromium.evaluate("document.querySelector('#table-versus th button').click()")
+    shown = chromium.evaluate(names)
+    assert shown == sorted(shown)
+    chromium.evaluate("document.querySelectorAll('#table-targets th button')[1].click()")
+    cells = chromium.evaluate(
+        "[...document.querySelectorAll('#table-targets tbody tr')].map(r => r.cells[1].dataset.value)"
+    )
+    assert cells == sorted(cells, key=lambda each: (each == "", float(each or 0)))
+
+
+def test_figures_are_drawn(page, chromium):
+    chromium.open(page)
+    sizes = chromium.evaluate(
+        "[...document.querySelectorAll('figure svg')].map(s => [s.getBoundingClientRect().width,"
+        " s.getBoundingClientRect().height, s.querySelectorAll('path, use').length])"
+    )
+    assert len(sizes) > 15
+    assert all(width > 300 and height > 80 and marks > 5 for width, height, marks in sizes)
+
+
+def test_it_follows_the_colours_of_the_reader(page, chromium):
+    colours = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.querySelector('svg')).color]"
+    found = {}
+    for dark in (False, True):
+        chromium.open(page, dark=dark)
+        found[dark] = chromium.evaluate(colours)
+    assert found[False] == ["rgb(255, 255, 255)", "rgb(27, 28, 30)"]
+    assert found[True] == ["rgb(22, 24, 27)", "rgb(230, 232, 235)"]
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(page, chromium):
+    chromium.open(page, width=390, height=844)
+    assert chromium.evaluate("document.documentElement.scrollWidth") == 390
+    assert chromium.evaluate(
+        "[...document.querySelectorAll('figure svg')].every(s => s.getBoundingClientRect().right <= 391)"
+    )
+
+
+def test_on_paper_it_is_dark_on_white_and_whole(page, chromium):
+    chromium.open(page, dark=True, media="print")
+    assert chromium.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert chromium.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
