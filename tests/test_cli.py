@@ -498,3 +498,12 @@ def test_metrics_are_chosen_by_name(call, folder):
     assert code == 2
     assert "there is no metric 'speed'" in err
     assert not Path("b").exists()
+
+
+def test_a_run_says_first_what_a_method_needs_beyond_parameters(call, folder):
+    _, _, err = call("run", "--method", "fedfomo(models=2)", "--rounds", 1, "--clients", 4, "--out", "a")
+    assert "fedfomo: the server keeps the latest model of every client" in err
+    assert "20% of every client's training data are set aside" in err
+    _, _, err = call("run", "--method", "fedavg", "--rounds", 1, "--clients", 4, "--out", "b")
+    assert "needs" not in err
+    assert "keeps" not in err

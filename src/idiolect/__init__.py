@@ -3,6 +3,7 @@
 import idiolect.methods
 import idiolect.wrappers  # noqa: F401  (the two imports fill the registry)
 
+from .advise import advise
 from .context import Context, Grad, ServerContext
 from .data import Client, Federation
 from .errors import IdiolectError, InputError
@@ -11,6 +12,7 @@ from .method import Download, Method, Paper, Phase, Upload, Wrapper, register
 from .options import option
 from .run import Comparison, Config, Result, compare, load, load_model, resume, run
 from .task import Batch, Task
+from .tune import tune
 
 __version__ = "0.1.0"
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "Task",
     "Upload",
     "Wrapper",
+    "advise",
     "compare",
     "load",
     "load_model",
@@ -40,4 +43,5 @@ __all__ = [
     "register",
     "resume",
     "run",
+    "tune",
 ]

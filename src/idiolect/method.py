@@ -81,7 +81,8 @@ class Method(Options):
     identity_tolerance: ClassVar[float] = 0.0
     """To the bit where models are averaged; 1e-6 per round where updates are."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it needs beyond parameters: `public`, `models` (several networks), `server models`, ..."""
+    """What it needs beyond parameters: `public` data, several `models`, `server models` (the latest of every client),
+    `server training`; a `holdout` is said apart."""
     sends: ClassVar[tuple[str, ...]] = ("params", "buffers", "weight")
     """The slots that may leave a client; nothing else does."""
     unwrappable: ClassVar[str] = ""

@@ -188,7 +188,7 @@ def test_wrappers_ride_on_it(wrapped):
 def test_clients_with_different_networks_are_refused():
     plan = tiny_plan("fedcac")
     plan = replace(plan, tasks=plan.tasks * 2, models=(0, 1, 0, 1, 0))
-    with pytest.raises(ModelError, match="not 2"):
+    with pytest.raises(ModelError, match="clients have 2"):
         plan.method.server_init(plan.server(0))
 
 

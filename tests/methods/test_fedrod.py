@@ -210,23 +210,25 @@ def test_fine_tuning_trains_the_model_under_the_sum_of_heads():
 
 def test_a_model_that_changes_what_its_last_layer_gives_is_refused():
     module = nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1))
-    with pytest.raises(ModelError, match="fedrod applies the model's last layer '0' by itself"):
+    with pytest.raises(ModelError, match="fedrod feeds the output layer 0 by itself"):
         methods.build("fedrod").check(Task(module, (torch.randn(2, 4), torch.tensor([0, 1])), classes=3))
 
 
 def test_a_model_that_is_one_layer_is_all_head():
     task = Task(nn.Linear(4, 3), (torch.randn(2, 4), torch.tensor([0, 1])), classes=3)
-    methods.build("fedrod").check(task)
-    assert set(context(tiny_plan("fedrod"), task, [1.0, 1.0, 1.0]).nets["head"].params) == {"weight", "bias"}
+    method = methods.build("fedrod")
+    method.check(task)
+    ctx = context(tiny_plan("fedrod"), task, [1.0, 1.0, 1.0])
+    assert set(method.client_init(ctx)[OWN]) == {"weight", "bias"}
 
 
 def test_a_task_without_classes_is_refused():
-    with pytest.raises(ModelError, match="fedrod treats every class by itself"):
+    with pytest.raises(ModelError, match="fedrod works with one class per sample"):
         methods.build("fedrod").check(Task(nn.Linear(2, 1), (torch.zeros(2, 2), torch.zeros(2, 1))))
 
 
 def test_one_logit_for_two_classes_is_refused():
-    task = Task(nn.Linear(2, 1), (torch.zeros(2, 2), torch.tensor([[0.0], [1.0]])), loss="bce", classes=2)
+    task = Task(nn.Linear(2, 1), (torch.zeros(2, 2), torch.tensor([0.0, 1.0])), loss="bce", classes=2)
     with pytest.raises(ModelError, match="a logit per class"):
         methods.build("fedrod").check(task)
 
@@ -234,7 +236,7 @@ def test_one_logit_for_two_classes_is_refused():
 def test_clients_with_different_networks_are_refused():
     plan = tiny_plan("fedrod")
     plan = replace(plan, tasks=plan.tasks * 2, models=(0, 1, 0, 1, 0))
-    with pytest.raises(ModelError, match="2 networks"):
+    with pytest.raises(ModelError, match="clients have 2"):
         plan.method.server_init(plan.server(0))
 
 

@@ -97,7 +97,7 @@ RULES = (
     # Clients that are alike: one model for all.
     Rule("fedavg", 6, _ALIKE, "clients are alike, so one model serves all"),
     Rule("scaffold", 4, _ALIKE, "one model for all, and drift between clients is corrected"),
-    Rule("fedprox", 3, _ALIKE, "one model for all, and clients are held near it"),
+    Rule("fedprox", 2, _ALIKE, "one model serves all"),
     # Clients with classes of their own: one's own head.
     Rule("fedper", 3, _HEAD, "clients hold different classes, which a head of one's own learns"),
     Rule("fedala", 3, _HEAD, "own and global head are mixed as far as the global one helps"),
@@ -145,10 +145,12 @@ RULES = (
     # What always may be said, and what speaks for or against.
     Rule("ditto", 3, {"label skew": "some"}, "clients differ, and a model of one's own stays near the global one"),
     Rule("finetune(fedavg)", 2, {}, "a short tuning of the global model is cheap and hard to beat"),
+    Rule("perfedavg", 1, {}, "a model made for one step of adaptation"),
+    Rule("fedprox", 1, {}, "clients are held near the global model, which costs nothing"),
     Rule("finetune(fedavg)", 2, {"few samples": "strong"}, "with few samples the shared model carries most"),
     Rule("finetune(fedavg)", 1, {"unseen clients": "some"}, "unseen clients are tuned like all others"),
     Rule("fedbabu", 2, {"unseen clients": "some", "hidden layers": "some"}, "made to be tuned by clients it never saw"),
-    Rule("perfedavg", 2, {"unseen clients": "some"}, "a model made for one step of adaptation"),
+    Rule("perfedavg", 2, {"unseen clients": "some"}, "unseen clients adapt by one step"),
     Rule("apfl", 2, {"quantity skew": "strong"}, "large clients rely on themselves, small ones on the others"),
     Rule("apfl", 1, {"label skew": "some"}, "each client learns how far the global model serves it"),
     Rule("ditto", -2, {"absence": "strong"}, "most clients are absent from a round, and their own models grow old"),
@@ -193,7 +195,7 @@ def recommend(found: Iterable[Finding]) -> tuple[Recommendation, ...]:
 
     >>> alike = {scale.name: math.nan for scale in SCALES}
     >>> [each.method for each in recommend(findings(alike))]
-    ['fedavg', 'scaffold', 'fedprox', 'finetune(fedavg)']
+    ['fedavg', 'scaffold', 'fedprox', 'finetune(fedavg)', 'perfedavg']
     """
     levels = dict.fromkeys((scale.name for scale in SCALES), "none") | {each.scale.name: each.level for each in found}
     held: dict[str, list[Rule]] = {}

@@ -54,9 +54,9 @@ def methods(
     elif name:
         show_method(chosen[0])
     else:
-        heads = ("name", "title", "kind", "options", "paper")
-        rows = [(c.name, c.title, c.kind, first_options(c), citation(c)) for c in chosen]
-        screen.show_table(heads, rows, whole=("name", "kind"), text=True)
+        heads = ("name", "what it does", "leaves a client", "stays on it", "needs")
+        rows = [(c.name, c.title, c.reveals, c.stays, ", ".join(needs(c))) for c in chosen]
+        screen.show_table(heads, rows, whole=("name",), text=True)
         screen.paragraph(
             f"{len(chosen)} methods; details: idiolect methods NAME. Wrappers ride on others, as in finetune(ditto).",
             "dim",
@@ -66,12 +66,6 @@ def methods(
 def defaults(cls: type) -> str:
     """A class's options with their defaults."""
     return ", ".join(f"{name}={write(info.default)}" for name, info in options_of(cls).items())
-
-
-def first_options(cls: type, shown: int = 3) -> str:
-    """The names of a class's first options, and how many more there are."""
-    names = list(options_of(cls))
-    return ", ".join(names[:shown]) + f" and {len(names) - shown} more" * (len(names) > shown)
 
 
 def citation(cls: type[Method]) -> str:
@@ -92,12 +86,24 @@ def described(cls: type[Method]) -> dict[str, Any]:
         "options": [option(info) for info in options_of(cls).values()],
         "presets": {name: dict(held) for name, held in cls.presets.items()},
         "needs": list(needs(cls)),
+        "leaves": cls.reveals,
+        "stays": cls.stays,
+        "caution": cls.caution,
+        "sends": list(sends(cls)),
     }
 
 
 def needs(cls: type[Method]) -> tuple[str, ...]:
     """What a method needs beyond parameters; a wrapper's needs are those of what it rides on."""
-    return () if issubclass(cls, Wrapper) else cls.needs
+    if issubclass(cls, Wrapper):
+        return ()
+    built = registry.build(cls.name)
+    return (*built.needs, *(("data set aside",) if built.holdout else ()))
+
+
+def sends(cls: type[Method]) -> tuple[str, ...]:
+    """The slots that may leave a client; of a wrapper, those that it adds."""
+    return cls.adds if issubclass(cls, Wrapper) else registry.build(cls.name).sends
 
 
 def option(info: OptionInfo) -> dict[str, Any]:
@@ -139,6 +145,9 @@ def show_method(cls: type[Method]) -> None:
     presets = {name: ", ".join(f"{k}={write(v)}" for k, v in held.items()) for name, held in cls.presets.items()}
     facts = {
         "kind": cls.kind,
+        "leaves a client": "; ".join(filter(None, [cls.reveals, cls.caution])),
+        "stays on it": cls.stays,
+        "slots sent": ", ".join(sends(cls)),
         "needs": ", ".join(needs(cls)),
         "presets": "; ".join(f"{name}: {held or 'the defaults'}" for name, held in presets.items()),
         "identities": "; ".join(f"{ours} is {theirs}" for ours, theirs in cls.identities.items()),

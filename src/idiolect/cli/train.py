@@ -12,6 +12,7 @@ import typer
 from ..engines import Plan
 from ..engines.workers import cores
 from ..errors import InputError, RunFolderError
+from ..method import Method
 from ..method import methods as registry
 from ..registry import parse
 from ..run.api import carry_out, make_plan, new_folder, open_run
@@ -72,6 +73,9 @@ def run(
 
 def train(plan: Plan, config: Config, folder: Path, quiet: bool, json_lines: bool = False) -> None:
     """Start or continue a run, show how it goes on and what came of it."""
+    if not quiet and not json_lines:
+        for line in requirements(plan.method):
+            screen.ERR.print(line, style="dim", soft_wrap=True)
     with reporter(screen.ERR, quiet, sys.stdout if json_lines else None) as told:
         told.start(config.method, plan.rounds, next_round(Entry(plan.method, config, folder)))
         result = carry_out(plan, config, folder, partial(told.step, config.method))
@@ -86,6 +90,22 @@ def train(plan: Plan, config: Config, folder: Path, quiet: bool, json_lines: boo
         screen.say(f"stopped after round {summary['rounds_done']}; continue with: idiolect resume {where}", "yellow")
         raise typer.Exit(INTERRUPTED)
     screen.say(f"results: {where}")
+
+
+NEEDS = {
+    "public": "all clients and the server see the public data",
+    "models": "clients may have different networks",
+    "server models": "the server keeps the latest model of every client",
+    "server training": "the server trains, too",
+}
+
+
+def requirements(method: Method) -> list[str]:
+    """What a method needs beyond parameters, in sentences."""
+    held = [f"{method.name}: {NEEDS.get(each, each)}" for each in method.needs]
+    if method.holdout:
+        held.append(f"{method.name}: {method.holdout:.0%} of every client's training data are set aside for it")
+    return held
 
 
 def free_folder(config: Config) -> Path:

@@ -38,9 +38,9 @@ class FedAF(Method):
     .. math:: \min_s \sum_c \bigl\|\bar f_c(x) - \bar f_c(s)\bigr\|^2 + \lambda \, SW^2(u(s), U).
 
     SW is the sliced Wasserstein distance of the classes' logits: both sets are projected to random directions, and
-    sorted. f is the received model mixed with a random one, :math:`\gamma w + (1 - \gamma) \tilde w`, new in each round.
-    The clients send images, and of each class the mean logits and soft labels R that the received model gives for
-    their data. The server trains the global model on all images,
+    sorted. f is the received model mixed with a random one that is new in each round,
+    :math:`\gamma w + (1 - \gamma) \tilde w`. The clients send images, and of each class the mean logits and soft labels
+    R that the received model gives for their data. The server trains the global model on all images,
 
     .. math:: \min_w \frac{1}{n} \sum_l \ell(w; s_l, y_l) + \mu \, \mathrm{KL}\bigl(R_{y_l} \,\|\, p_w(s_l)\bigr).
 
@@ -86,7 +86,7 @@ class FedAF(Method):
         check_head(self.name, task)
         if not task.example[0].is_floating_point():
             raise ModelError(
-                "fedaf learns inputs by gradient descent, but this task's are whole numbers (tokens); use another method"
+                "fedaf learns inputs by gradient descent, but this task's are whole numbers; use another method"
             )
 
     def kept(self, ctx: Context | ServerContext) -> frozenset[str]:

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from .. import tree
 from ..context import Context, ServerContext
-from ..errors import ModelError
 from ..method import Download, Method, Paper, Upload, register
 from ..options import option
 from ..tree import Slots, Tree
 from ._collection import gram
+from ._head import require_one_model
 
 _TIE = 1e-9
 
@@ -65,11 +65,7 @@ class FedCAC(Method):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """The model; nobody has sent anything yet."""
-        if len(ctx.tasks) > 1:
-            raise ModelError(
-                f"fedcac compares parameters one by one, so all clients need one network, not {len(ctx.tasks)}; give "
-                "one model"
-            )
+        require_one_model(self.name, ctx)
         return super().server_init(ctx)
 
     def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from .. import tree
 from ..context import Context, ServerContext
-from ..errors import ModelError
 from ..method import Download, Method, Paper, Phase, Upload, register
 from ..options import option
 from ..task import Batch, Output, Scored
 from ..tree import Slots
-from ._head_layer import OnFeatures, one
+from ._class_statistics import feature_size
+from ._head import head_outputs, require_one_model
+from ._on_features import OnFeatures
 
 SHIFT = "feddbe.shift"
 MEAN = "feddbe.mean"
@@ -63,11 +64,8 @@ class FedDBE(OnFeatures):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """The model; the global mean is not known yet."""
-        if len(ctx.tasks) > 1:
-            raise ModelError(
-                f"feddbe compares the features of one network, but clients have {len(ctx.tasks)}; give one model"
-            )
-        return {**super().server_init(ctx), MEAN: {"z": torch.zeros_like(features(ctx)[0])}}
+        require_one_model(self.name, ctx)
+        return {**super().server_init(ctx), MEAN: {"z": no_features(ctx)}}
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """The model and the global mean."""
@@ -84,7 +82,7 @@ class FedDBE(OnFeatures):
 
     def client_init(self, ctx: Context) -> Slots:
         """No shift."""
-        return {**super().client_init(ctx), SHIFT: {"m": torch.zeros_like(features(ctx)[0])}}
+        return {**super().client_init(ctx), SHIFT: {"m": no_features(ctx)}}
 
     def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
         """The model, the shift, the global mean and an empty running mean."""
@@ -108,15 +106,13 @@ class FedDBE(OnFeatures):
             return (1 - self.mu) * held["z"] + self.mu * mean(out.features, batch)
 
         def loss(trees: Slots) -> Scored:
-            out = self.predicted(ctx, {**work, **trees}, batch.x, train=True)
+            out = self.forward(ctx, {**work, **trees}, batch.x, train=True)
             plain = ctx.task.score(out.outputs, batch)
             pull = (running(out) - work[MEAN]["z"]).square().mean() / 2 if self.kappa else torch.zeros_like(plain)
             return Scored(plain + self.kappa * pull, *out)
 
         grad = ctx.grad(work, ctx.phase.slots, batch, loss)
-        for slot in ctx.phase.slots:
-            work = ctx.descend(work, slot, one(grad, slot), batch)
-        return {**work, "feddbe.running": {**held, "z": running(grad.scored)}}
+        return {**self.descend(ctx, work, grad, batch), "feddbe.running": {**held, "z": running(grad.scored)}}
 
     def measured(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
         """A plain step; its features enter the mean."""
@@ -146,26 +142,23 @@ class FedDBE(OnFeatures):
 
     # -- prediction --------------------------------------------------------------------------------
 
-    def predicted(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
-        """The last layer on shifted features."""
-        out = super().predicted(ctx, slots, x, train)
+    def forward(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
+        """The output layer on shifted features."""
+        out = self.features(ctx, slots, x, train)
         if not self.shift:
             return out
-        return out._replace(outputs=self.head(ctx, slots["params"], out.features + slots[SHIFT]["m"]))
+        return out._replace(outputs=head_outputs(ctx.task, slots["params"], out.features + slots[SHIFT]["m"]))
 
     def onboard(self, ctx: Context) -> Sequence[Phase]:
         """An unseen client trains model and shift."""
         return (Phase("onboard", slots=("params", SHIFT) if self.shift else ("params",)),)
 
 
-def features(ctx: Context | ServerContext) -> Tensor:
-    """The initial model's features of one sample of the example."""
-    params, buffers = ctx.initial["params"], ctx.initial["buffers"]
-    x = ctx.task.example[0][:1].to(next(iter(params.values())).device)
-    return ctx.task.forward(params, buffers, x).features
+def no_features(ctx: Context | ServerContext) -> Tensor:
+    """A feature vector of zeros."""
+    return next(iter(ctx.initial["params"].values())).new_zeros(feature_size(ctx.task))
 
 
 def mean(features: Tensor, batch: Batch) -> Tensor:
     """The mean over the samples of a batch, without those that fill it up."""
-    share = (batch.weight / batch.weight.sum()).to(features.dtype)
-    return (share @ features.flatten(1)).reshape(features.shape[1:])
+    return (batch.weight / batch.weight.sum()).to(features.dtype) @ features

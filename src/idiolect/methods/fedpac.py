@@ -12,12 +12,12 @@ from torch import Tensor
 from .. import tree
 from ..analysis.simplex import simplex_weights
 from ..context import Context, ServerContext
-from ..errors import ModelError
 from ..method import Download, Method, Paper, Phase, Upload, register
 from ..options import option
 from ..task import Batch, Scored, Task
 from ..tree import Slots, Tree
 from ._class_statistics import added, distance, empty, feature_size, merged, require_classes, rows
+from ._head import require_one_model
 from .fedrep import in_turn
 
 PROTOTYPES = "fedpac.prototypes"
@@ -83,11 +83,7 @@ class FedPAC(Method):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """No class is known yet, and nobody has a head of its own."""
-        if len(ctx.tasks) > 1:
-            raise ModelError(
-                f"{self.name} combines heads and compares features of one network, but clients have {len(ctx.tasks)}; "
-                "give one model"
-            )
+        require_one_model(self.name, ctx)
         classes, like = require_classes(self.name, ctx.task), next(iter(ctx.initial["params"].values()))
         return {**super().server_init(ctx), PROTOTYPES: empty(classes, feature_size(ctx.task), like)}
 

@@ -18,7 +18,8 @@ from ..options import option
 from ..task import Batch, Output, Scored, Task
 from ..tree import Slots, Tree
 from ._class_statistics import require_classes
-from ._head_layer import OnFeatures, head_values
+from ._head import head_outputs, require_one_model
+from ._on_features import OnFeatures, head_values
 
 OWN = "fedrod.own"
 HYPER = "fedrod.hyper"
@@ -73,14 +74,14 @@ class FedRoD(OnFeatures):
         return HYPER if self.hyper else OWN
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
-        """The last layer and, to make private ones, a network that at first makes zeros."""
+        """To make private heads, a network that at first makes zeros."""
         if not self.hyper:
-            return super().modules(task)
+            return {}
         last = nn.Linear(self.hidden, tree.size(head_values(task)))
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         hyper = nn.Sequential(nn.Linear(require_classes(self.name, task), self.hidden), nn.ReLU(), last)
-        return {**super().modules(task), "hyper": hyper}
+        return {"hyper": hyper}
 
     def check(self, task: Task) -> None:
         """Class counts need classes, and a logit for each."""
@@ -97,10 +98,7 @@ class FedRoD(OnFeatures):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """The model and the network that makes heads."""
-        if len(ctx.tasks) > 1:
-            raise ModelError(
-                f"fedrod has heads of one shape, but clients have {len(ctx.tasks)} networks; give one model"
-            )
+        require_one_model(self.name, ctx)
         return {**super().server_init(ctx), **({HYPER: ctx.nets["hyper"].params} if self.hyper else {})}
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
@@ -132,19 +130,19 @@ class FedRoD(OnFeatures):
         """A step of body and generic head, and one of the private head; both losses are those before the step."""
 
         def balanced(trees: Slots) -> Scored:
-            out = self.generic(ctx, {**work, **trees}, batch.x, train=True)
+            out = self.features(ctx, {**work, **trees}, batch.x, train=True)
             return Scored(ctx.task.score(self.shifted(ctx, out.outputs, batch), batch), *out)
 
         grad = ctx.grad(work, "params", batch, balanced)
         generic = grad.scored
 
         def personal(trees: Slots) -> Scored:
-            outputs = generic.outputs + self.head(ctx, self.private_head(ctx, trees), generic.features)
+            outputs = generic.outputs + head_outputs(ctx.task, self.private_head(ctx, trees), generic.features)
             return Scored(ctx.task.score(outputs, batch), outputs, generic.features, generic.buffers)
 
         own = ctx.grad(work, self.trained, batch, personal)
         rate = ctx.rate if self.own_lr is None else self.own_lr
-        return ctx.descend(ctx.descend(work, "params", grad, batch), self.trained, own, batch, rate)
+        return self.descend(ctx, self.descend(ctx, work, grad, batch), own, batch, rate)
 
     def shifted(self, ctx: Context, outputs: Tensor, batch: Batch) -> Tensor:
         """Logits plus gamma log n_c (eq. 5)."""
@@ -180,14 +178,10 @@ class FedRoD(OnFeatures):
 
     # -- prediction --------------------------------------------------------------------------------
 
-    def generic(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
-        """The forward pass of the generic model."""
-        return super().predicted(ctx, slots, x, train)
-
-    def predicted(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
+    def forward(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """The sum of both heads."""
-        out = self.generic(ctx, slots, x, train)
-        return out._replace(outputs=out.outputs + self.head(ctx, slots[OWN], out.features))
+        out = self.features(ctx, slots, x, train)
+        return out._replace(outputs=out.outputs + head_outputs(ctx.task, slots[OWN], out.features))
 
     def onboard(self, ctx: Context) -> Sequence[Phase]:
         """An unseen client trains its private head."""

@@ -103,6 +103,7 @@ class Experiment:
         seconds = time.perf_counter() - started
         facts["seconds"] = self.store.fact("seconds", 0.0) + seconds
         facts[f"cost {round + 1}"] = {name: facts[name] for name in ("bytes_up", "bytes_down", "seconds")}
+        facts["server_mb"] = max(self.store.fact("server_mb", 0.0), codec.size(after) / 1e6)
         facts["peak_memory_mb"] = max(self.store.fact("peak_memory_mb", 0.0), peak_memory_mb())
         first = self.store.fact("next_round") is None
         states = {i: each.state for i, each in accepted.items() if each.upload is not None}

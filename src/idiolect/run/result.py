@@ -84,6 +84,7 @@ class Result:
             **({"unseen": unseen} if unseen else {}),
             **{key: store.fact(key, 0) for key in ("bytes_up", "bytes_down", "bytes_eval", "steps", "refused", "idle")},
             "seconds": round(store.fact("seconds", 0.0), 3),
+            "server_mb": round(store.fact("server_mb", 0.0), 3),
             "peak_memory_mb": round(store.fact("peak_memory_mb", 0.0), 1),
             "config_hash": self.config.hash,
             "versions": {"idiolect": _version(), "torch": torch.__version__, "python": platform.python_version()},
