@@ -27,7 +27,7 @@ def test_what_the_partition_does_is_what_is_found():
 
 
 def test_three_methods_and_the_references_race():
-    advice = advise(partition="pathological:2", **QUICK)
+    advice = advise([(torch.rand(20, 5), torch.full((20,), label)) for label in range(3)], rounds=3, engine="loop")
     assert len(advice.recommended) == 3
     raced = {each.method for each in advice.race.places}
     assert raced == {each.method for each in advice.recommended} | set(REFERENCES)

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from idiolect.advise import race
 from idiolect.advise.advice import Study
 from idiolect.advise.race import Course, Place, Runner
+from idiolect.data import load
 from idiolect.method import methods
 from idiolect.run.config import configure
 from idiolect.run.progress import Reporter
@@ -14,8 +16,9 @@ from idiolect.run.progress import Reporter
 
 @pytest.fixture(scope="module")
 def study():
-    config = configure({"data": "digits(samples=120)", "clients": 3, "rounds": 6, "lr": 0.2, "partition": "iid", "engine": "loop", "model": "mlp(hidden=[8])"})
-    return Study(config, {})
+    draw = torch.Generator().manual_seed(0)
+    data = load([(torch.rand(40, 5, generator=draw), torch.arange(40) % 3) for _ in range(3)])
+    return Study(configure({"rounds": 6, "lr": 0.2, "engine": "loop"}), {"data": data})
 
 
 def course(study, *names, rounds=6, budget="steps"):

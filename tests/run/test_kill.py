@@ -6,7 +6,10 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 import idiolect
+from idiolect.errors import RunFolderError
 from idiolect.store import Store
 
 SCRIPT = (
@@ -58,3 +61,34 @@ def test_the_first_interrupt_saves_and_stops(tmp_path):
     assert 2 <= stopped.summary["rounds_done"] < 4000
     assert (folder / "summary.json").exists()
     assert (folder / "metrics.parquet").exists()
+
+
+LIMITED = (
+    "import resource, sys, idiolect; from idiolect.cli import main;"
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY)); main(sys.argv[2:])"
+)
+
+
+def test_a_full_disk_is_an_explained_error_and_the_rounds_before_are_safe(tmp_path):
+    """A limit on the size of files stands in for a full disk."""
+    folder = tmp_path / "r"
+    settings = ["--method", "ditto", "--clients", "6", "--rounds", "8", "--engine", "loop", "--quiet"]
+    arguments = ["run", *settings, "--out", str(folder)]
+    limited = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(1_600_000), *arguments], capture_output=True, text=True, check=False
+    )
+    assert limited.returncode == 2
+    assert "could not be saved" in limited.stderr
+    assert "free some space" in limited.stderr
+    assert "Traceback" not in limited.stderr
+    before = Store(folder / "state.sqlite").fact("next_round", 0)
+    assert before < 8
+    assert idiolect.resume(folder).complete
+    whole = idiolect.run("ditto", "digits", clients=6, rounds=8, engine="loop", out=tmp_path / "whole")
+    assert same(state(folder)[1], state(whole.folder)[1])
+    assert state(folder)[2] == state(whole.folder)[2]
+
+
+def test_a_folder_that_cannot_be_written_is_an_explained_error():
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        idiolect.run("fedavg", "digits", clients=4, rounds=1, out="/proc/run")

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ..errors import InputError, UnknownNameError
 from ..method import Method, Wrapper
-from ..options import OptionInfo, check_option, did_you_mean, options_of
-from ..registry import override, split, value, write
+from ..options import OptionInfo, check_option, coerce, did_you_mean, make, options_of
+from ..registry import split, value, write
 from ..run.config import Config
 
 RATE = "run.lr"
@@ -149,14 +150,17 @@ def fitted(method: Method, path: str, dimension: Dimension) -> Dimension:
     """A dimension that the user gave, of whole numbers where the option is one; its ends must be allowed."""
     info = paths(method)[path]
     for end in dimension.values or (dimension.low, dimension.high):
-        with_value(method, path, end)
+        check_option(method.name, info, coerce(info, end))
     whole = int in info.types and float not in info.types and not dimension.values
     return dimension._replace(whole=whole)
 
 
-def with_value(method: Method, path: str, given: Any) -> Method:
-    """The method with one option changed; the learning rate, which is the run's, is only checked."""
-    if path == RATE:
-        check_option("run", options_of(Config)["lr"], given)
-        return method
-    return override(method, path, write(given))
+def with_values(method: Method, values: Mapping[str, Any]) -> Method:
+    """The method with several options changed at once, by their paths; the learning rate is the run's and left out."""
+    below = {path.removeprefix("inner."): each for path, each in values.items() if path.startswith("inner.")}
+    changed = {path: each for path, each in values.items() if path != RATE and not path.startswith("inner.")}
+    if isinstance(method, Wrapper) and below:
+        changed["inner"] = with_values(method.inner, below)
+    held = {each.name: getattr(method, each.name) for each in fields(method)}
+    built: Method = make(type(method), held | changed)
+    return built

@@ -26,7 +26,7 @@ from ..run.summary import better
 from ..run.tables import write_text
 from ..run.trial import Trial, without_test
 from .records import Attempt, Entrant, opened, record, with_known_engine
-from .space import RATE, Dimension, spaces, with_value
+from .space import RATE, Dimension, spaces, with_values
 
 CHOSEN = "tuned.yaml"
 DIGITS = 3
@@ -64,9 +64,9 @@ class Tuning:
 
     @property
     def comparison(self) -> dict[str, Any]:
-        """The chosen options as settings of a comparison."""
+        """The chosen options as settings of a comparison, without methods of which no trial succeeded."""
         settings = {k: v for k, v in self.config.as_dict().items() if k != "method"}
-        chosen = {each.expression: each.lr for each in self.methods}
+        chosen = {each.expression: each.lr for each in self.methods if not math.isnan(each.score)}
         return {"methods": list(chosen), "rates": chosen} | settings
 
 
@@ -167,7 +167,8 @@ def optuna() -> Any:
 def proposed(entrant: Entrant, number: int, before: Sequence[Attempt], terms: Terms) -> dict[str, Any]:
     """The values to try next: first the method as given, then what TPE proposes from the trials before."""
     space, config = entrant.space, terms.config
-    start = {path: config.lr if path == RATE else value_at(entrant.method, path) for path in space}
+    given = {path: config.lr if path == RATE else value_at(entrant.method, path) for path in space}
+    start = {path: each.values[0] if len(each.values) == 1 else given[path] for path, each in space.items()}
     if number == 0 and all(space[path].holds(each) for path, each in start.items()):
         return start
     library = optuna()
@@ -175,7 +176,7 @@ def proposed(entrant: Entrant, number: int, before: Sequence[Attempt], terms: Te
     sampler = library.samplers.TPESampler(seed=seed, n_startup_trials=max(3, min(10, terms.trials // 3)))
     study = library.create_study(direction="maximize" if terms.higher else "minimize", sampler=sampler)
     distributions = {path: distribution(library, each) for path, each in space.items()}
-    done, failed = library.trial.TrialState.COMPLETE, library.trial.TrialState.FAIL
+    done, failed = library.trial.TrialState.COMPLETE, library.trial.TrialState.PRUNED  # which TPE takes for worse
     for each in before:
         study.add_trial(
             library.trial.create_trial(
@@ -219,8 +220,7 @@ def attempt(entrant: Entrant, number: int, values: Mapping[str, Any], terms: Ter
     rate = values.get(RATE, terms.config.lr)
     told.start(label, terms.config.rounds)
     try:
-        for path, each in values.items():
-            method = with_value(method, path, each)
+        method = with_values(method, values)
         config = replace(terms.config, method=describe(method), lr=rate)
         trial = Trial(make_plan(config, terms.own, method), config.engine, config.eval_every)
         trial.advance(config.rounds, partial(told.step, label))

@@ -1,0 +1,97 @@
+"""Kill runs at random moments, resume them, and compare the end with that of a run that nobody touched, bit by bit.
+
+    python benchmarks/kills.py --kills 50
+
+Each case is a method on an engine; it is killed with SIGKILL (the whole process group) after a random time, again and
+again, until it is through. What must be equal: the server's slots, every client's slots, and all metrics.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from idiolect.store import Store
+
+METHODS = (
+    "fedavg",
+    "ditto",
+    "fedlag(warmup=1)",
+    "flayer",
+    "lgmix",
+    "pfedgate",
+    "fedfac",
+    "scaffold",
+    "fedfomo",
+    "fedem",
+)
+ENGINES = ("loop", "workers(count=2)", "vector(chunk=4, count=2)")
+SETTINGS = ["--data", "digits", "--clients", "8", "--rounds", "12", "--participation", "0.5", "--quiet"]
+
+
+def command(*arguments: str) -> list[str]:
+    """A command line of idiolect."""
+    return [sys.executable, "-c", "from idiolect.cli import main; main()", *arguments]
+
+
+def state(folder: Path) -> object:
+    """Everything that must be equal in two runs: slots and metrics, without times."""
+    store = Store(folder / "state.sqlite", create=False)
+    query = "SELECT owner, slot, round, data FROM state ORDER BY owner, slot, round"
+    held = store._query(query, ()), store.rows()
+    store.close()
+    return held
+
+
+def killed(arguments: list[str], seconds: float) -> bool:
+    """Start a command and kill it and its workers after some seconds; False if it was through before."""
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        process.wait(seconds)
+        return False
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return True
+
+
+def main() -> None:
+    """Kill, resume, compare; end with an error if anything differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    draw, done, differ = random.Random(options.seed), 0, 0
+    cases = itertools.cycle((m, e) for e in ENGINES for m in METHODS)
+    while done < options.kills:
+        method, engine = next(cases)
+        with tempfile.TemporaryDirectory() as place:
+            whole, broken = Path(place) / "whole", Path(place) / "broken"
+            settings = ["--method", method, "--engine", engine, *SETTINGS]
+            started = time.perf_counter()
+            subprocess.run(command("run", *settings, "--out", str(whole)), check=True, stdout=subprocess.DEVNULL)
+            usual, kills = time.perf_counter() - started, 0
+            next_one = command("run", *settings, "--out", str(broken))
+            while killed(next_one, draw.uniform(0.2, 1.0) * usual):
+                kills += 1
+                if (broken / "state.sqlite").exists():
+                    next_one = command("resume", str(broken), "--quiet")
+            same = state(whole) == state(broken)
+            done, differ = done + kills, differ + (not same)
+            print(
+                f"{done:3d} kills  {method} on {engine}: {kills} here, {'equal' if same else 'DIFFERENT'}", flush=True
+            )
+    print(f"{done} kills, {differ} runs that differ")
+    sys.exit(differ > 0)
+
+
+if __name__ == "__main__":
+    main()
