@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 
 import idiolect
-from idiolect.flower.template import PROJECT
-from idiolect.flower.testbed import Testbed
+from idiolect.flower.testbed import Testbed, write_named_app
 from idiolect.store import Store
 from idiolect.tree import Slots
 
@@ -26,21 +25,6 @@ METHODS = (
 )
 CLIENTS = 5
 SETTINGS = {"data": "digits", "partition": "dirichlet:0.5", "clients": CLIENTS, "lr": 0.1, "seed": 3}
-APP = """from idiolect.flower import Project, client_app, server_app
-
-project = Project()
-client = client_app(project)
-server = server_app(project)
-"""
-
-
-def write_app(folder: Path, **settings: object) -> Path:
-    """A Flower app whose data and model come from its settings by name."""
-    folder.mkdir(parents=True)
-    lines = "\n".join(f"{n} = {v!r}".replace("'", '"') for n, v in (SETTINGS | settings).items())
-    (folder / "pyproject.toml").write_text(PROJECT.format(name=folder.name, settings=lines))
-    (folder / "federation.py").write_text(APP)
-    return folder
 
 
 def furthest(a: Slots, b: Slots) -> float:
@@ -62,7 +46,8 @@ def main() -> None:
             bed.start_node(index)
         names = {method: f"run{number}" for number, method in enumerate(given.methods)}
         rounds = {"rounds": given.rounds, "eval_every": given.rounds}
-        app = write_app(Path(root) / "app", method="fedavg", federation="none", wait=600.0, **rounds)
+        deployment = {"method": "fedavg", "federation": "none", "wait": 600.0}
+        app = write_named_app(Path(root) / "app", SETTINGS | deployment | rounds)
         print(f"{'method':<16} {'server':>9} {'personal':>9} {'bytes':>6} {'seconds':>8}", flush=True)
         for method, name in names.items():
             started = time.perf_counter()

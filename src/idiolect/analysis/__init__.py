@@ -8,6 +8,7 @@ from .factor import communalities, communalities_from_correlation, correlation, 
 from .layers import layer_rates, top_fraction_mask, upload_fractions
 from .mixing import mixing_ratio, ratio_of_traces, trace
 from .outcomes import cka_matrix, effective_classes, first_reaching, target_score, unit_distances, win_tie_loss
+from .simplex import simplex_weights
 
 __all__ = [
     "block_sizes",
@@ -28,6 +29,7 @@ __all__ = [
     "ratio_of_traces",
     "select_blocks",
     "shared_units",
+    "simplex_weights",
     "sketch",
     "target_score",
     "top_fraction_mask",

@@ -17,7 +17,14 @@ from typing import Any
 
 from ..errors import IdiolectError, MissingExtraError
 from .apps import require_flower
+from .template import PROJECT
 
+NAMED_APP = """from idiolect.flower import Project, client_app, server_app
+
+project = Project()
+client = client_app(project)
+server = server_app(project)
+"""
 SAN = "subjectAltName=DNS:localhost,IP:127.0.0.1"
 
 
@@ -158,6 +165,15 @@ class Testbed:
         self._call(*new, "/CN=localhost", "-keyout", "server.key", "-out", "server.csr")
         signing = ("openssl", "x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key")
         self._call(*signing, "-CAcreateserial", "-days", "2", "-extfile", "san.txt", "-out", "server.crt")
+
+
+def write_named_app(folder: Path, settings: Mapping[str, Any]) -> Path:
+    """Write a Flower app whose data and model come from its settings by name."""
+    folder.mkdir(parents=True)
+    lines = "\n".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
+    (folder / "pyproject.toml").write_text(PROJECT.format(name=folder.name, settings=lines))
+    (folder / "federation.py").write_text(NAMED_APP)
+    return folder
 
 
 def free_port() -> int:

@@ -46,6 +46,10 @@ class FedCAC(Method):
     """
 
     title: ClassVar[str] = "Critical parameters are averaged among clients that share them"
+    reveals: ClassVar[str] = "the trained model, and which of its parameters are critical"
+    caution: ClassVar[str] = (
+        "the server keeps every client's newest model, and learns which clients resemble each other"
+    )
     paper: ClassVar[Paper] = Paper(
         "Wu, Liu, Niu, Zhu, Tang",
         "Bold but cautious: unlocking the potential of personalized federated learning through cautiously aggressive"

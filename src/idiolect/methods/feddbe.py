@@ -45,6 +45,8 @@ class FedDBE(OnFeatures):
     """
 
     title: ClassVar[str] = "A private shift of features, and shared features without bias"
+    reveals: ClassVar[str] = "the trained model and, once, the mean of its features on the client's data"
+    stays: ClassVar[str] = "the shift of the features"
     paper: ClassVar[Paper] = Paper(
         "Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan",
         "Eliminating domain bias for federated learning in representation space",

@@ -54,6 +54,10 @@ class FedPAC(Method):
     """
 
     title: ClassVar[str] = "Aligned features and combined heads"
+    reveals: ClassVar[str] = "the trained model, class counts, and means and variance of its features class by class"
+    caution: ClassVar[str] = (
+        "class counts and means tell which classes a client has; the server keeps a head per client"
+    )
     paper: ClassVar[Paper] = Paper(
         "Xu, Tong, Huang",
         "Personalized federated learning with feature alignment and classifier collaboration",

@@ -51,6 +51,9 @@ class FedRoD(OnFeatures):
     """
 
     title: ClassVar[str] = "A balanced generic head and a private one on top"
+    reveals: ClassVar[str] = "the model with its generic head"
+    stays: ClassVar[str] = "the private head and the class counts"
+    caution: ClassVar[str] = "with hyper=true the network that makes heads from class shares is sent too"
     paper: ClassVar[Paper] = Paper(
         "Chen, Chao",
         "On bridging generic and personalized federated learning for image classification",

@@ -1,0 +1,67 @@
+"""A run that survives: SuperNodes and the SuperLink are killed and restarted while it goes on, a node without a valid
+key tries to join, and a node claims another client's number. The run completes; the server's log is printed.
+
+    python benchmarks/flower_faults.py [--timeout 120]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from flower_methods import SETTINGS
+
+from idiolect.flower.testbed import Testbed, write_named_app
+
+NAME, CLIENTS, ROUNDS = "faults", 3, 6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds after which a round closes")
+    given = parser.parse_args()
+    settings = {"method": "ditto", "clients": CLIENTS, "rounds": ROUNDS, "eval_every": ROUNDS}
+    deployment = {"federation": NAME, "quorum": 0.5, "timeout": given.timeout, "wait": 600.0}
+    started = time.monotonic()
+
+    def note(text: str) -> None:
+        print(f"{time.monotonic() - started:7.1f} s  {text}", flush=True)
+
+    with tempfile.TemporaryDirectory() as root, Testbed(Path(root) / "bed") as bed:
+        app = write_named_app(Path(root) / "app", SETTINGS | settings | deployment)
+        for index in range(CLIENTS):
+            bed.start_node(index)
+        bed.start_node(0, register=False, name="stranger")
+        note(f"{CLIENTS} SuperNodes, and one whose key nobody registered")
+        bed.start_run(app)
+        bed.wait_for(NAME, f"round 1 of {ROUNDS}", 3600)
+        bed.kill("node1")
+        note("round 1 is done; SuperNode 1 was killed in the middle of round 2")
+        bed.wait_for(NAME, f"round 2 of {ROUNDS}", 3600)
+        note("round 2 closed without it; SuperNode 1 is started again")
+        bed.start_node(1)
+        bed.start_node(2, name="impostor")
+        note("a registered SuperNode says that it is client 2, which it is not")
+        bed.wait_for(NAME, f"round 3 of {ROUNDS}", 3600)
+        bed.kill("superlink")
+        note("round 3 is done; the SuperLink was killed, and the server with it")
+        bed.start_superlink()
+        note("the SuperLink is started again; the app is run again")
+        bed.start_run(app)
+        bed.wait_for(NAME, f"complete after {ROUNDS} rounds", 3600)
+        note("the run is complete")
+        text = bed.server_log(NAME)
+        refused = (Path(root) / "bed" / "stranger.log").read_text()
+    print(f"\nthe server's log:\n\n{text}\nthe end of the stranger's log:\n\n{refused[-1500:]}")
+    said = ("is back", "continuing after round 3", "which is another node with another key")
+    missing = [words for words in said if words not in text]
+    if missing:
+        print(f"the log does not say: {', '.join(missing)}")
+    sys.exit(bool(missing))
+
+
+if __name__ == "__main__":
+    main()
