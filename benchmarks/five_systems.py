@@ -35,10 +35,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "clients": 20,
         "rounds": 40,
     },
-    "mnist writers, by writer": {"data": "mnist-writers(writers=40)", "rounds": 40, "eval_every": 2},
+    "mnist writers, by writer": {"data": "mnist-writers(writers=40)", "rounds": 20, "eval_every": 2},
     "mnist writers, mixed budgets": {
         "data": "mnist-writers(writers=40)",
-        "rounds": 40,
+        "rounds": 20,
         "eval_every": 2,
         "methods": f"{BASELINES}, pfedgate(s=[0.5, 0.1]), pfedgate(s=1)",
         **GATED,

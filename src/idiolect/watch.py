@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -22,12 +23,12 @@ from .errors import InputError, RunFolderError
 from .registry import split
 from .run.compare_folder import SPEC, read_spec, slug
 from .run.config import Config, read_config
-from .run.progress import clock, shortened
+from .run.progress import clock
 from .run.tables import Show, shower
 
 Curve = Mapping[int, float]
 """A value by round, counted from 1."""
-HEIGHT = 8
+HEIGHT, WIDEST = 8, 100
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _NEW = """SELECT round, point, split, metric, SUM(value * samples) / SUM(samples) FROM metrics
@@ -103,7 +104,7 @@ def find(folder: Path) -> list[Watched]:
     """The run in a folder, or all runs of a comparison, whether they have begun or not."""
     if (folder / SPEC).is_file():
         held = read_spec(folder / SPEC)
-        common = (int(held.get("rounds", Config.rounds)), held.get("metrics"))
+        common = _rounds(held, folder), held.get("metrics")
         return [
             Watched(method, folder / slug(method) / f"seed-{seed}", *common)
             for method in held["methods"]
@@ -112,7 +113,14 @@ def find(folder: Path) -> list[Watched]:
     if not (folder / "config.yaml").is_file():
         raise RunFolderError(f"{folder} holds no run and no comparison; start one with: idiolect run --out {folder}")
     held = read_config(folder / "config.yaml")
-    return [Watched(str(held["method"]), folder, int(held["rounds"]), held.get("metrics"))]
+    return [Watched(str(held.get("method", Config.method)), folder, _rounds(held, folder), held.get("metrics"))]
+
+
+def _rounds(held: Mapping[str, Any], folder: Path) -> int:
+    rounds = held.get("rounds", Config.rounds)
+    if not isinstance(rounds, int):
+        raise RunFolderError(f"{folder} is damaged: rounds={rounds!r} is no whole number; repair its settings")
+    return rounds
 
 
 def follow(folder: Path, console: Console, every: float = 2.0, once: bool = False, metric: str | None = None) -> None:
@@ -160,13 +168,14 @@ class _Run:
         run, metric = self.run, self.run.metric(self.metric)
         state = "done" if run.complete else f"{clock(run.left)} left" if run.done else "not begun"
         yield Text(f"{run.method}  round {run.done}/{run.rounds}  {clock(run.seconds)}  {state}", style="bold")
+        height = max(3, min(HEIGHT, console.height // 2 - 4))
         for title, curve, show in (
-            (f"validation {metric}", run.score(metric), shower(metric)),
+            (f"validation {metric}{_unit(metric)}", run.score(metric), shower(metric)),
             ("training loss", run.loss, shower("loss")),
         ):
             if curve:
                 yield Text(f"\n{title}: {show(list(curve.values())[-1])}", style="cyan")
-                yield from chart(curve, run.rounds, options.max_width - 2, HEIGHT, show)
+                yield from chart(curve, min(WIDEST, options.max_width - 2), height, show)
 
 
 @dataclass(frozen=True)
@@ -188,17 +197,28 @@ class _Comparison:
         done = sum(each.complete for each in self.runs)
         rounds = sum(each.done for each in self.runs), sum(each.rounds for each in self.runs)
         yield Text(f"{done}/{len(self.runs)} runs done  round {rounds[0]}/{rounds[1]} of all", style="bold")
-        yield Text(f"validation {metric}, mean over seeds, from {show(low)} to {show(high)}", style="cyan")
+        yield Text(
+            f"validation {metric}{_unit(metric)}, mean over seeds, from {show(low)} to {show(high)}", style="cyan"
+        )
         names = max(8, min(max(map(len, methods)), options.max_width // 3))
-        width = max(8, options.max_width - names - 24)
+        width = max(8, min(WIDEST, options.max_width) - names - 24)
         table = Table.grid(padding=(0, 1))
         for name, held in methods.items():
             curve = curves[name]
             newest = show(list(curve.values())[-1]) if curve else "–"
             line = spark(curve, max(each.rounds for each in held), width, low, high)
             stands = f"{sum(each.done for each in held)}/{sum(each.rounds for each in held)}"
-            table.add_row(Text(shortened(name, names)), Text(line, style="green"), Text(newest), Text(stands, "dim"))
+            table.add_row(
+                Text(name if len(name) <= names else f"{name[: names - 1]}…"),
+                Text(line, style="green"),
+                Text(newest),
+                Text(stands, "dim"),
+            )
         yield table
+
+
+def _unit(metric: str) -> str:
+    return " (%)" if metric == "accuracy" else ""
 
 
 def mean_curve(curves: Sequence[Curve]) -> dict[int, float]:
@@ -221,8 +241,9 @@ def spark(curve: Curve, rounds: int, width: int, low: float, high: float) -> str
     return "".join(" " if each is None else _BLOCKS[each] for each in heights)
 
 
-def chart(curve: Curve, rounds: int, width: int, height: int, show: Show) -> list[Text]:
-    """A curve in braille dots, two by four in a character, with its scale at the left and the rounds below."""
+def chart(curve: Curve, width: int, height: int, show: Show) -> list[Text]:
+    """A curve so far in braille dots, two by four in a character, with its scale at the left and the rounds below."""
+    rounds = max(curve)
     values = [value for value in curve.values() if math.isfinite(value)] or [0.0]
     low, high = min(values), max(values)
     margin = max(len(show(low)), len(show(high)))

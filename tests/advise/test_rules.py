@@ -46,8 +46,8 @@ def test_clients_that_are_alike_need_one_model():
 
 
 def test_classes_of_ones_own_ask_for_a_head_of_ones_own():
-    assert "fedper" in first(label_skew=0.6, conflict_in_the_head=0.5, hidden_layers=2)[:3]
-    assert "fedper" not in first(label_skew=0.6, conflict_in_the_head=0.5, hidden_layers=0)
+    assert "fedper" in first(label_skew=0.6, head_conflict=0.5, hidden_layers=2)[:3]
+    assert "fedper" not in first(label_skew=0.6, head_conflict=0.5, hidden_layers=0)
 
 
 def test_shifted_inputs_ask_for_private_normalisation_where_there_is_any():

@@ -1,5 +1,6 @@
 """Rounds with real clients equal those of the simulation, and no client can stop or spoil a round."""
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -119,6 +120,12 @@ FAULTS = {
     "impossible steps": (with_head(steps=-1), "it says that it took -1 steps"),
     "scores that are none": (with_head(scores="[[1, 2]]"), "it sent the score [1, 2], which is none"),
     "scores that cannot be read": (with_head(scores="[["), "its scores cannot be read"),
+    "scores that cannot be stored": (
+        with_head(scores=json.dumps([["view", "test", "\ud800", 0.5, 3]])),
+        "which cannot be",
+    ),
+    "scores of too many samples": (with_head(scores=f'[["view", "test", "loss", 0.5, {10**30}]]'), "which cannot be"),
+    "a log line of its own": (with_head(problem="no\n2026 INFO complete"), "sent: no 2026 INFO complete"),
     "too much": (
         lambda told: replace(told, bodies={"upload": bytes(3_000_000)}),
         "it sent 3.0 MB, and max_message_mb=2 are read",

@@ -78,7 +78,10 @@ def test_a_number_that_no_client_has_is_refused():
         Project().federation(config, deployment, 3)
 
 
-@pytest.mark.parametrize("kind", ["", "[]", '{"x": [[4], "float32"]}', '{"x": 1, "y": 2}'])
+HUGE = '{"x": [[1000000, 1000000], "float32"], "y": [[], "int64"], "classes": 2, "words": null}'
+
+
+@pytest.mark.parametrize("kind", ["", "[]", '{"x": [[4], "float32"]}', '{"x": 1, "y": 2}', HUGE])
 def test_data_that_cannot_be_described_are_refused(kind):
     with pytest.raises(InputError, match="a client describes its data in a way that cannot be used"):
         blank(kind, 2, frozenset(), {})

@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+from idiolect import compare
 from idiolect.data import load
 from idiolect.errors import InputError, MissingExtraError, RunFolderError, UnknownNameError
 from idiolect.run.progress import Reporter
@@ -70,6 +71,14 @@ def test_the_choice_is_a_comparison(tmp_path):
     assert held["methods"] == [each.expression for each in tuning.methods]
     assert held["rates"] == {each.expression: each.lr for each in tuning.methods}
     assert (held["rounds"], held["clients"], "method" in held) == (2, 3, False)
+
+
+def test_one_rate_for_all_is_a_setting_that_a_comparison_takes(tmp_path):
+    tuning = tune("fedprox, ditto", trials=2, space=["lr=0.2"], out=tmp_path / "t", clients=3, **QUICK)
+    held = yaml.safe_load((tmp_path / "t" / "tuned.yaml").read_text())
+    assert (held["lr"], "rates" in held) == (0.2, False)
+    board = compare(**held, seeds=1)
+    assert {each.method for each in board.standings} == {each.expression for each in tuning.methods}
 
 
 def test_test_data_change_nothing():

@@ -18,10 +18,10 @@ from ..run.compare import check_needs, marked, separate, shared_engine
 from ..run.config import Config
 from ..run.progress import Reporter
 from ..run.tables import shower
-from ..run.trial import without_test
 from .profile import by_part, conflicts, profile
 from .race import BUDGETS, Course, Race, run, set_out
 from .rules import Finding, Recommendation, findings, recommend
+from .trial import without_test
 
 CHOSEN = 3
 REFERENCES = ("local", "fedavg", "finetune(fedavg)")

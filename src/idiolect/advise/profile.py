@@ -12,8 +12,8 @@ from torch import Tensor
 from ..analysis import conflict_scores, sketch
 from ..engines import Plan, make_engine
 from ..run.compare import budget
-from ..run.trial import Trial
 from . import measure
+from .trial import Trial
 
 CLIENTS, SAMPLES = 100, 64
 """At most so many clients, evenly chosen, and of each so many samples, are looked at where inputs are compared."""
@@ -108,6 +108,6 @@ def by_part(shares: dict[str, float], head: str) -> dict[str, float]:
     """The conflicts in the head, and on average in the layers before it."""
     body = [share for unit, share in shares.items() if unit != head]
     return {
-        "conflict in the head": shares.get(head, math.nan),
-        "conflict in the body": sum(body) / len(body) if body else math.nan,
+        "head conflict": shares.get(head, math.nan),
+        "body conflict": sum(body) / len(body) if body else math.nan,
     }

@@ -15,7 +15,7 @@ from ..registry import describe
 from ..run.compare import budget as steps_of_fedavg
 from ..run.experiment import Progress
 from ..run.progress import Reporter
-from ..run.trial import Trial
+from .trial import Trial
 
 LEGS = (1 / 3, 2 / 3, 1.0)
 """The share of its rounds that a method has done at the end of each leg."""

@@ -32,35 +32,21 @@ class Scale(NamedTuple):
 
 
 SCALES = (
-    Scale(
-        "label skew",
-        0.1,
-        0.4,
-        "share of a client's samples that would have to change class to match the federation, beyond chance",
-    ),
-    Scale("feature shift", 0.02, 0.15, "share of the spread of inputs within a class that lies between clients"),
-    Scale(
-        "concept shift",
-        0.1,
-        0.3,
-        "how much more often the nearest sample of another client has another label than the nearest of one's own",
-    ),
-    Scale("quantity skew", 0.25, 0.5, "Gini's coefficient of the clients' training samples"),
-    Scale(
-        "conflict in the head",
-        0.1,
-        0.3,
-        "share of pairs of clients whose updates of the output layer oppose each other (cosine below -0.1)",
-    ),
-    Scale("conflict in the body", 0.1, 0.3, "the same for the layers before it, on average"),
-    Scale("few samples", 200, 50, "training samples of the median client; few is strong"),
-    Scale("few steps", 200, 50, "local steps of a client in the whole run; few is strong"),
+    Scale("label skew", 0.1, 0.4, "share of samples that would have to change class, beyond chance"),
+    Scale("feature shift", 0.02, 0.15, "share of the spread within a class that lies between clients"),
+    Scale("concept shift", 0.1, 0.3, "how much more often what looks alike has another label elsewhere"),
+    Scale("quantity skew", 0.25, 0.5, "Gini coefficient of training samples"),
+    Scale("head conflict", 0.1, 0.3, "share of pairs of clients whose updates of the output layer oppose"),
+    Scale("body conflict", 0.1, 0.3, "the same for the layers before it, on average"),
+    Scale("few samples", 200, 50, "training samples of the median client"),
+    Scale("few steps", 200, 50, "local steps of a client in the whole run"),
     Scale("many clients", 50, 200, "clients that train"),
-    Scale("absence", 0.5, 0.8, "share of the clients that a round leaves out"),
-    Scale("unseen clients", 0.01, 0.3, "share of the clients that never train"),
+    Scale("absence", 0.5, 0.8, "share of clients that a round leaves out"),
+    Scale("unseen clients", 0.01, 0.3, "share of clients that never train"),
     Scale("hidden layers", 1, 4, "layers before the output layer"),
-    Scale("normalisation", 1, 4, "normalisation layers of the model"),
+    Scale("normalisation", 1, 4, "normalisation layers"),
 )
+"""What each number means exactly is in docs/guide.md."""
 
 
 class Finding(NamedTuple):
@@ -102,7 +88,7 @@ RULES = (
     Rule("fedper", 3, _HEAD, "clients hold different classes, which a head of one's own learns"),
     Rule("fedala", 3, _HEAD, "own and global head are mixed as far as the global one helps"),
     Rule("fedrep", 2, _HEAD, "clients hold different classes, and head and body are trained in turn"),
-    Rule("fedper", 1, {**_HEAD, "conflict in the head": "some"}, "updates conflict in the head, which stays private"),
+    Rule("fedper", 1, {**_HEAD, "head conflict": "some"}, "updates conflict in the head, which stays private"),
     Rule("fedala", 1, {**_HEAD, "label skew": "strong"}, "the skew is strong, so the mixture matters"),
     Rule("fedrep", 2, {**_HEAD, "few steps": "none"}, "there are steps enough for two parts"),
     Rule("fedbabu", 2, {**_HEAD, "few samples": "some"}, "a shared body under a fixed head needs few samples"),
@@ -112,10 +98,10 @@ RULES = (
     Rule(
         "fedlag(fedavg)",
         3,
-        {"conflict in the body": "some", "hidden layers": "some"},
+        {"body conflict": "some", "hidden layers": "some"},
         "updates conflict in some layers, which become personal",
     ),
-    Rule("fedlag(fedavg)", 1, {"conflict in the head": "strong"}, "the conflicts are strong"),
+    Rule("fedlag(fedavg)", 1, {"head conflict": "strong"}, "the conflicts are strong"),
     # Inputs that look different.
     Rule(
         "fedbn",

@@ -69,7 +69,7 @@ def sketch(updates: Tensor, size: int) -> Tensor:
     signs = torch.randint(0, 2, (length,), generator=torch.Generator().manual_seed(0), dtype=torch.int8) * 2 - 1
     signed = updates * signs.to(updates.device)
     whole = length // size * size
-    folded: Tensor = signed[..., :whole].unflatten(-1, (-1, size)).sum(-2)
+    folded: Tensor = signed[..., :whole].reshape(*signed.shape[:-1], -1, size).sum(-2)
     folded[..., : length - whole] += signed[..., whole:]
     return folded
 

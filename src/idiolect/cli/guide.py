@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -114,13 +115,13 @@ def show_profile(study: Study, advice: Advice) -> None:
             each.scale.name,
             number(each.value),
             each.level,
-            f"{each.scale.some:g}, {each.scale.strong:g}",
+            f"{each.scale.some:g}/{each.scale.strong:g}",
             each.scale.meaning,
         )
         for each in advice.findings
     ]
-    heads = ("", "value", "level", "some, strong from", "what the value is")
-    screen.show_table(heads, rows, whole=("", "value", "level"), text=True)
+    heads = ("", "value", "level", "some/strong", "what the value is")
+    screen.show_table(heads, rows, whole=heads[:-1], text=True)
     if advice.conflicts:
         layers = ", ".join(f"{unit} {share:.2f}" for unit, share in advice.conflicts.items())
         screen.paragraph(f"conflicts by layer: {layers}", "dim")
@@ -181,14 +182,17 @@ def follow_up(advice: Advice, study: Study) -> str:
     chosen = ", ".join(dict.fromkeys([*first, "fedavg"]))
     default = configure().as_dict()
     differ = {k: v for k, v in study.config.as_dict().items() if v != default[k] and k not in ("method", "seed")}
-    flags = "".join(f" --{name.replace('_', '-')} {quoted(each)}" for name, each in differ.items())
-    return f"idiolect compare --methods '{chosen}'{flags} --seeds 3"
+    flags = "".join(f" --{name.replace('_', '-')}{typed(each)}" for name, each in differ.items())
+    return f"idiolect compare --methods {shlex.quote(chosen)}{flags} --seeds 3"
 
 
-def quoted(given: Any) -> str:
-    """A setting as it is typed."""
-    text = write(given)
-    return f"'{text}'" if set(text) & set(" ()[]'\",=*") else text
+def typed(given: Any) -> str:
+    """A setting as it is typed after its name.
+
+    >>> typed("feature(kind=blur)"), typed((0.5, 0.25, 0.25)), typed(True)
+    (" 'feature(kind=blur)'", " '[0.5, 0.25, 0.25]'", '')
+    """
+    return "" if given is True else f" {shlex.quote(given if isinstance(given, str) else write(given))}"
 
 
 @with_settings(without=("method",))

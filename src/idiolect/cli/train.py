@@ -21,6 +21,7 @@ from ..run.compare import resume_comparison
 from ..run.compare_folder import SPEC, Entry, next_round, slug
 from ..run.config import Config, configure
 from ..run.leaderboard import Comparison
+from ..run.loggers import with_logs
 from ..run.progress import reporter
 from . import screen
 from .settings import ConfigFile, JsonLines, Overrides, Quiet, gathered, with_settings
@@ -41,6 +42,10 @@ DEMO_SEEDS = 3
 INTERRUPTED = 130
 
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs at a time, each in its own process.")]
+Logs = Annotated[
+    list[str] | None,
+    typer.Option("--log", metavar="KIND:PLACE", help="Log every round as well: tensorboard:DIR or mlflow:URI."),
+]
 
 
 @with_settings()
@@ -53,6 +58,7 @@ def run(
     override: Overrides = None,
     quiet: Quiet = False,
     json_lines: JsonLines = False,
+    log: Logs = None,
     settings: Any = None,
 ) -> None:
     """Train one federation with one method.
@@ -68,21 +74,22 @@ def run(
     """
     chosen = configure(gathered(config, settings), override)
     folder = new_folder(out) if out is not None else free_folder(chosen)
-    train(make_plan(chosen, {}), chosen, folder, quiet, json_lines)
+    train(make_plan(chosen, {}), chosen, folder, quiet, json_lines, log)
 
 
-def train(plan: Plan, config: Config, folder: Path, quiet: bool, json_lines: bool = False) -> None:
+def train(plan: Plan, config: Config, folder: Path, quiet: bool, json_lines: bool = False, log: Logs = None) -> None:
     """Start or continue a run, show how it goes on and what came of it."""
     if not quiet and not json_lines:
         for line in requirements(plan.method):
             screen.ERR.print(line, style="dim", soft_wrap=True)
-    with reporter(screen.ERR, quiet, sys.stdout if json_lines else None) as told:
+    with with_logs(reporter(screen.ERR, quiet, sys.stdout if json_lines else None), log) as told:
         told.start(config.method, plan.rounds, next_round(Entry(plan.method, config, folder)))
         result = carry_out(plan, config, folder, partial(told.step, config.method))
-    summary, complete = result.summary, result.complete
+        summary, complete = result.summary, result.complete
+        if complete or json_lines:
+            told.end(config.method, summary)
     result.store.close()
     if json_lines:
-        told.end(config.method, summary)
         raise typer.Exit(0 if complete else INTERRUPTED)
     screen.show_result(summary)
     where = screen.place(folder)
@@ -125,6 +132,7 @@ def resume(
     jobs: Jobs = 1,
     quiet: Quiet = False,
     json_lines: JsonLines = False,
+    log: Logs = None,
 ) -> None:
     """Continue a run or a comparison that was interrupted.
 
@@ -136,12 +144,12 @@ def resume(
       idiolect resume results/x --jobs 2
     """
     if (folder / SPEC).is_file():
-        compared(folder, quiet, resume_comparison, folder, jobs=jobs, json_lines=json_lines)
+        compared(folder, quiet, resume_comparison, folder, jobs=jobs, json_lines=json_lines, log=log)
         return
     if not folder.is_dir():
         raise RunFolderError(f"there is no folder {folder}; start a run with: idiolect run --out {folder}")
     plan, config = open_run(folder)
-    train(plan, config, folder, quiet, json_lines)
+    train(plan, config, folder, quiet, json_lines, log)
 
 
 @with_settings(without=("method",))
@@ -174,6 +182,7 @@ def compare(
     override: Overrides = None,
     quiet: Quiet = False,
     json_lines: JsonLines = False,
+    log: Logs = None,
     settings: Any = None,
 ) -> None:
     """Compare methods on the same partitions, initial weights and sampled clients.
@@ -209,17 +218,24 @@ def compare(
         out=folder,
         jobs=jobs,
         json_lines=json_lines,
+        log=log,
         **{name: each for name, each in chosen.items() if name != "method"},
     )
 
 
 def compared(
-    folder: Path, quiet: bool, start: Any, *arguments: Any, json_lines: bool = False, **named: Any
+    folder: Path,
+    quiet: bool,
+    start: Any,
+    *arguments: Any,
+    json_lines: bool = False,
+    log: Logs = None,
+    **named: Any,
 ) -> Comparison:
     """Start or continue a comparison, show how it goes on and what came of it."""
     where = screen.place(folder)
     try:
-        with reporter(screen.ERR, quiet, sys.stdout if json_lines else None) as told:
+        with with_logs(reporter(screen.ERR, quiet, sys.stdout if json_lines else None), log) as told:
             comparison: Comparison = start(*arguments, **named, reporter=told)
     except KeyboardInterrupt:
         if (folder / SPEC).is_file() and not json_lines:

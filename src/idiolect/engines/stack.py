@@ -228,7 +228,7 @@ class Feeder:
             leaves = part.take(order(self.plan, member.ctx, part.size, each.samples, draw, epoch))
             places = places or [leaf.new_empty(steps, len(self.passes), size, *leaf.shape[1:]) for leaf in leaves]
             for place, leaf in zip(places, leaves, strict=True):
-                place[:, row] = _filled(leaf, steps * size).unflatten(0, (steps, size))
+                place[:, row] = _filled(leaf, steps * size).reshape(steps, size, *leaf.shape[1:])
             weight[:, row] = (torch.arange(steps * size) < each.samples).view(steps, size)
         return places[0], places[1], weight
 

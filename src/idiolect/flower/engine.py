@@ -19,7 +19,7 @@ from ..errors import IdiolectError, InputError
 from ..method import Download, Upload
 from ..store import Store
 from ..tree import Slots
-from .parcel import Parcel, Value, read_scores
+from .parcel import Parcel, Value, one_line, read_scores
 from .project import PROBE, blank, describe_data
 from .roster import Roster
 from .settings import Deployment
@@ -116,17 +116,15 @@ class FlowerEngine:
         """Send questions and give the answers as they come, until all are there or the time is up."""
         post, owner = self.roster.post, {node: index for index, node in nodes.items()}
         sent = post.send({nodes[index]: ask for index, ask in asks.items()})
-        waiting, end = (
-            {ticket: owner[node] for node, ticket in sent.items()},
-            time.monotonic() + self.deployment.timeout,
-        )
+        waiting = {ticket: owner[node] for node, ticket in sent.items()}
+        end = time.monotonic() + self.deployment.timeout
         while waiting:
             connected = post.nodes()
             answers = post.collect(waiting)
             for ticket, told in answers.items():
                 index = waiting.pop(ticket)
                 if isinstance(told, str):
-                    log.warning("round %d: client %d did not answer: %s", round + 1, index, told)
+                    log.warning("round %d: client %d did not answer: %s", round + 1, index, one_line(told))
                     continue
                 with self._refusing(round, index):
                     yield index, self._checked(index, round, asks[index], told)
@@ -181,7 +179,7 @@ class Refusing:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, InputError):
-            log.warning(self.sentence, error)
+            log.warning(self.sentence, one_line(str(error)))
         return isinstance(error, InputError)
 
 

@@ -72,6 +72,22 @@ def read_scores(parcel: Parcel) -> list[Score]:
         if not isinstance(entry, list) or [type(each) for each in entry] != list(kinds):
             raise InputError(f"it sent the score {entry!r:.80}, which is none")
         scores.append(Score(*entry))
-    if any(score.samples < 0 or math.isinf(score.value) for score in scores):
-        raise InputError("it sent scores that cannot be")
+    for each in scores:
+        names = (each.point, each.split, each.metric)
+        if not 0 <= each.samples < 2**40 or math.isinf(each.value) or not all(map(is_name, names)):
+            raise InputError(f"it sent the score {each!r:.120}, which cannot be")
     return scores
+
+
+def is_name(text: str) -> bool:
+    """Whether a client's word may be kept as the name of something."""
+    return text.isprintable() and len(text) <= 100
+
+
+def one_line(text: str) -> str:
+    """A client's words as one line of a log, which they cannot break up or flood.
+
+    >>> one_line("no disk\\nINFO all is well")
+    'no disk INFO all is well'
+    """
+    return "".join(each if each.isprintable() else " " for each in text[:300])

@@ -4,6 +4,7 @@ its own, so all others are placeholders: a name and one blank sample."""
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from .settings import Deployment
 
 PROBE = 8
 """Samples of a placeholder, enough for a step of training."""
+MOST_NUMBERS = 10**8
+"""Of a sample."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,8 @@ def blank(
     """A federation of placeholders that look like the data described: blank samples, as many as clients say."""
     try:
         facts = json.loads(kind)
+        if max(math.prod(facts[part][0]) for part in ("x", "y")) > MOST_NUMBERS:
+            raise ValueError("a sample is too large")
         x, y = (torch.zeros(1, *shape, dtype=getattr(torch, dtype)) for shape, dtype in (facts["x"], facts["y"]))
         classes, words = facts["classes"], facts["words"]
     except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:

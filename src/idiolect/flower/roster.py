@@ -12,13 +12,14 @@ from typing import Protocol
 from ..errors import IdiolectError, InputError
 from ..store import Store
 from .desk import NONE
-from .parcel import Parcel
+from .parcel import Parcel, one_line
 from .project import agreed
 from .settings import Deployment
 
 log = logging.getLogger("idiolect")
 AGAIN = 60.0
 """Seconds after which a node that was refused is asked again who it is."""
+MOST_SAMPLES = 10**8
 
 
 class Post(Protocol):
@@ -118,7 +119,7 @@ class Roster:
         self._refused.pop(node, None)
         keys = self.store.fact("keys", {}) | {str(index): [node, member.key]}
         self.store.commit(NONE, {}, {}, [], {"keys": keys})
-        log.info("client %d (%s) is %s: %d training samples", index, member.name, back, member.samples)
+        log.info("client %d (%s) is %s: %d training samples", index, one_line(member.name), back, member.samples)
 
     def _admitted(self, node: int, told: Parcel | str) -> tuple[int, Member]:
         if isinstance(told, str):
@@ -135,10 +136,10 @@ class Roster:
             raise InputError(f"it says it is client {index}, which is another node with another key")
         if self.weights is not None and member.weights != self.weights:
             raise InputError(f"client {index} starts from other initial weights than the server")
-        if member.samples < 1:
+        if not 1 <= member.samples <= MOST_SAMPLES:
             raise InputError(f"client {index} says it has {member.samples} training samples")
         return index, member
 
     def _refuse(self, node: int, reason: str) -> None:
         self._refused[node] = time.monotonic()
-        log.warning("node %d was not admitted: %s", node, reason)
+        log.warning("node %d was not admitted: %s", node, one_line(reason))

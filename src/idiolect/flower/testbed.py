@@ -95,7 +95,7 @@ class Testbed:
                 self._call("flwr", "supernode", "register", f"{key.name}.pub", "tls")
         server = ("--superlink", self.address, "--root-certificates", "ca.crt")
         own = ("--auth-supernode-private-key", key.name, "--port", str(free_port()), "--node-config", f"client={index}")
-        tls = ("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key")
+        tls = ("--ssl-ca-certfile", "local.crt", "--ssl-certfile", "local.crt", "--ssl-keyfile", "local.key")
         self._start(name, ("flower-supernode", *server, *own, *tls))
 
     def start_run(self, app: Path, settings: Mapping[str, Any] | None = None) -> None:
@@ -158,13 +158,15 @@ class Testbed:
             raise IdiolectError(f"{' '.join(command)} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 
     def _certificates(self) -> None:
-        """An authority of our own, and a certificate for this machine."""
+        """An authority of our own, a certificate for the SuperLink, and one for the inside of SuperNodes."""
         (self.folder / "san.txt").write_text(SAN)
         new = ("openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj")
         self._call(*new, "/CN=testbed", "-x509", "-days", "2", "-keyout", "ca.key", "-out", "ca.crt")
         self._call(*new, "/CN=localhost", "-keyout", "server.key", "-out", "server.csr")
         signing = ("openssl", "x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key")
         self._call(*signing, "-CAcreateserial", "-days", "2", "-extfile", "san.txt", "-out", "server.crt")
+        local = ("-x509", "-days", "2", "-addext", SAN, "-keyout", "local.key", "-out", "local.crt")
+        self._call(*new, "/CN=localhost", *local)
 
 
 def write_named_app(folder: Path, settings: Mapping[str, Any]) -> Path:

@@ -49,7 +49,7 @@ class APPLE(Collection):
     """
 
     title: ClassVar[str] = "Learned mixtures of all clients' core models"
-    reveals: ClassVar[str] = "the core model; under a cap, which cores it asks for; the number of samples before round 1"
+    reveals: ClassVar[str] = "the core model; under a cap, which cores it asks for; and its number of samples"
     stays: ClassVar[str] = "the relations"
     caution: ClassVar[str] = "all clients receive all cores, or those they ask for"
     paper: ClassVar[Paper] = Paper(

@@ -52,8 +52,7 @@ class LGMix(Method):
     """
 
     title: ClassVar[str] = (
-        "Each client follows a mixture of its own update and the average one, by the ratio of their"
-        " feature traces"
+        "Each client follows a mixture of its own update and the average one, by the ratio of their feature traces"
     )
     reveals: ClassVar[str] = "the update of the client's own model"
     stays: ClassVar[str] = "the mixing ratios"

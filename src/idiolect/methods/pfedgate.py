@@ -59,8 +59,7 @@ class PFedGate(Method):
     """
 
     title: ClassVar[str] = (
-        "A private gating network makes a sparse model of the shared one, within each client's "
-        "budget"
+        "A private gating network makes a sparse model of the shared one, within each client's budget"
     )
     reveals: ClassVar[str] = (
         "the coordinates of the shared model that were active in some batch, and so also which these are"

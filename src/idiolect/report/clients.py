@@ -11,7 +11,7 @@ from ..analysis import effective_classes, win_tie_loss
 from ..data import Federation, draw_partition
 from ..run.compare_folder import slug
 from .curves import paired_scores, percent, score_label
-from .pictures import HEIGHT, PAPER, QUIET, WIDTH, Picture, colour, heat, legend, painted, shortened
+from .pictures import HEIGHT, PAPER, QUIET, WIDTH, Picture, colour, dashes, heat, legend, painted, shortened
 from .runs import Study
 
 if TYPE_CHECKING:
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 REFERENCES = ("local", "fedavg")
-MANY_CLIENTS = 60
+MANY_CLIENTS = 30
+"""Of more clients than this, those who gain most and least are shown."""
+WIDE = 15
+"""From more clients than this on, the picture of the partition takes the whole width."""
 
 
 def pictures(study: Study) -> list[Picture]:
@@ -35,7 +38,7 @@ def pictures(study: Study) -> list[Picture]:
     for reference in references:
         if reference in study.methods and len(study.methods) > 1:
             found.append(gain_picture(study, data, reference))
-    if len(study.methods) > 1 and data.classes and len(data) <= MANY_CLIENTS:
+    if len(study.methods) > 1 and data.classes:
         found.append(who_picture(study, data))
     return [*found, partition_picture(study, data)]
 
@@ -147,7 +150,8 @@ def _gains(axes: Axes, study: Study, method: str, reference: str, values: list[f
     axes.scatter(at, gains, s=9, color=shade, alpha=0.45, linewidths=0)
     thirds = [part for part in np.array_split(np.argsort(at, kind="stable"), 3) if len(part)]
     centres, means = ([float(held[part].mean()) for part in thirds] for held in (at, gains))
-    axes.plot(centres, means, color=shade, label=shortened(method, 30))
+    line = dashes(study.methods.index(method))
+    axes.plot(centres, means, line, color=shade, label=shortened(method, 30))
 
 
 def who_picture(study: Study, data: Federation) -> Picture:
@@ -163,6 +167,8 @@ def who_picture(study: Study, data: Federation) -> Picture:
         ]
     )  # fmt: skip
     best_first = np.argsort(-np.nanmean(gains, axis=1) if study.higher else np.nanmean(gains, axis=1), kind="stable")
+    if cut := len(clients) > MANY_CLIENTS:
+        best_first = np.concatenate([best_first[: MANY_CLIENTS // 2], best_first[-MANY_CLIENTS // 2 :]])
     order = [clients[place] for place in best_first]
 
     def paint(figure: Figure) -> None:
@@ -179,8 +185,9 @@ def who_picture(study: Study, data: Federation) -> Picture:
     return painted(
         "clients-who",
         f"Who gains over {baseline}, and what they hold",
-        f"Clients (seed {study.seeds[0]}) with the number of their training samples, those who gain most first. Left:"
-        f" the labels they hold. Right: their test {study.metric} minus that with {baseline}.",
+        f"Clients (seed {study.seeds[0]}) with the number of their training samples, those who gain most first"
+        f"{', and only those who gain most and least' if cut else ''}. Left: the labels they hold. Right: their test"
+        f" {study.metric} minus that with {baseline}.",
         paint,
         (WIDTH, 1.5 + 0.16 * len(order)),
     )
@@ -193,4 +200,5 @@ def partition_picture(study: Study, data: Federation) -> Picture:
         "Who holds what",
         f"The samples and the labels of every client, seed {study.seeds[0]}.",
         lambda path: draw_partition(data, path),
+        wide=len(data) > WIDE,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
@@ -74,12 +74,12 @@ def check_target(path: Path) -> None:
 def page(study: Study, folders: Sequence[str | Path], target: float, watch: Callable[[str], None]) -> str:
     """The whole page as text."""
 
-    def drawn(pictures: Sequence[Picture]) -> str:
+    def drawn(pictures: Iterable[Picture], of: str = "") -> str:
         parts = []
         for each in pictures:
             watch(each.title)
-            parts.append(figure(each))
-        return f'<div class="figures">{"".join(parts)}</div>' if parts else ""
+            parts.append(figure(each, of))
+        return "".join(parts)
 
     several = len(study.methods) > 1
     tests = [show_table(versus(study), study.baseline)] if several else []
@@ -89,13 +89,10 @@ def page(study: Study, folders: Sequence[str | Path], target: float, watch: Call
         + show_table(leaderboard(study), study.baseline, title=False)
         + bullets("footnotes", footnotes(study.comparison))
         + "".join(tests)
-        + drawn(pairs),
-        "Curves": drawn(curves.pictures(study, target)) + show_table(targets(study), study.baseline),
-        "Clients": drawn(clients.pictures(study)) + client_table(study),
-        "Why": drawn(why.common(study))
-        + "".join(
-            f"<h3>{escape(method)}</h3>{shown}" for method in study.methods if (shown := drawn(why.own(study, method)))
-        ),
+        + grid(drawn(pairs)),
+        "Curves": grid(drawn(curves.pictures(study, target))) + show_table(targets(study), study.baseline),
+        "Clients": grid(drawn(clients.pictures(study))) + client_table(study),
+        "Why": grid(drawn(why.common(study)) + "".join(drawn(why.own(study, each), each) for each in study.methods)),
         "Run it again": again(study, folders),
     }
     held = study.comparison.protocol
@@ -145,11 +142,17 @@ def protocol(study: Study) -> str:
     return bullets("protocol", protocol_lines(study.comparison))
 
 
-def figure(picture: Picture) -> str:
-    """A picture with title and caption."""
+def grid(figures: str) -> str:
+    """Figures beside each other, as many as fit."""
+    return f'<div class="figures">{figures}</div>' if figures else ""
+
+
+def figure(picture: Picture, of: str = "") -> str:
+    """A picture with title and caption; `of` names the method that it is about."""
+    about = f'<span class="of">{escape(of)}</span> ' if of else ""
     return (
-        f'<figure id="{picture.name}"><h4>{escape(picture.title)}</h4>{picture.inline()}'
-        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
+        f'<figure id="{picture.name}"{" class=wide" if picture.wide else ""}><h4>{about}{escape(picture.title)}</h4>'
+        f'<div class="drawing">{picture.inline()}</div><figcaption>{escape(picture.caption)}</figcaption></figure>'
     )
 
 

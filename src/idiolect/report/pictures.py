@@ -61,16 +61,17 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with a file's name, a title, and a caption that says how to read it."""
+    """A figure with a file's name, a title, and a caption that says how to read it; a wide one needs a page's width."""
 
     name: str
     title: str
     caption: str
     draw: Callable[[Path], None]
+    wide: bool = False
 
     def save(self, path: Path) -> None:
         """Draw it into a file; the suffix is the format."""
-        with style():
+        with style({"savefig.facecolor": "white"}):
             self.draw(path)
 
     def inline(self) -> str:

@@ -50,7 +50,7 @@ class Table:
         for place, column in enumerate(self.columns):
             values = {row: cells[place].value for row, cells in enumerate(self.rows)}
             numbers = {row: each for row, each in values.items() if isinstance(each, float) and math.isfinite(each)}
-            if column.best and len(numbers) > 1:
+            if column.best and len(set(numbers.values())) > 1:
                 best = (max if column.best == "high" else min)(numbers.values())
                 found |= {(row, place) for row, each in numbers.items() if each == best}
         return found
@@ -131,7 +131,7 @@ def leaderboard(study: Study) -> Table:
         Column("mean of clients", good): lambda s: Cell(show(s.mean), s.mean),
         Column("bottom decile", good): lambda s: Cell(show(s.bottom_decile), s.bottom_decile),
         Column("worst client", good): lambda s: Cell(show(s.worst), s.worst),
-        Column("std of clients", "low"): lambda s: Cell(show(s.std), s.std),
+        Column("std of clients"): lambda s: Cell(show(s.std), s.std),
         **({Column("unseen clients", good): lambda s: _interval(s.unseen, show)} if unseen else {}),
         Column("MB up"): lambda s: _number(s.mb_up),
         Column("MB down"): lambda s: _number(s.mb_down),
@@ -143,7 +143,8 @@ def leaderboard(study: Study) -> Table:
     }
     rows = tuple(tuple(cell(each) for cell in columns.values()) for each in study.comparison.standings)
     lower = "" if study.higher else " Lower is better."
-    note = f"Means over seeds, ± half of the 95 % interval. The best by test is optimistic. Costs are per run.{lower}"
+    means = "Means over seeds, ± half of the 95 % interval. " if len(study.seeds) > 1 else ""
+    note = f"{means}The best by test is optimistic. Costs are per run.{lower}"
     return Table("leaderboard", "Leaderboard", note, tuple(columns), rows)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from ..advise.trial import Trial, without_test
 from ..errors import IdiolectError, InputError, MissingExtraError
 from ..method import Method
 from ..methods.fedavg import FedAvg
@@ -24,7 +25,6 @@ from ..run.lineup import resolve_methods
 from ..run.progress import Reporter
 from ..run.summary import better
 from ..run.tables import write_text
-from ..run.trial import Trial, without_test
 from .records import Attempt, Entrant, opened, record, with_known_engine
 from .space import RATE, Dimension, spaces, with_values
 
@@ -64,10 +64,13 @@ class Tuning:
 
     @property
     def comparison(self) -> dict[str, Any]:
-        """The chosen options as settings of a comparison, without methods of which no trial succeeded."""
+        """The chosen options as settings of a comparison, with one `lr` where all chose the same, else with a mapping
+        `rates` from expressions; without methods of which no trial succeeded."""
         settings = {k: v for k, v in self.config.as_dict().items() if k != "method"}
-        chosen = {each.expression: each.lr for each in self.methods if not math.isnan(each.score)}
-        return {"methods": list(chosen), "rates": chosen} | settings
+        rates = {each.expression: each.lr for each in self.methods if not math.isnan(each.score)}
+        common = len(set(rates.values())) == 1
+        chosen = settings | {"lr": next(iter(rates.values()))} if common else {"rates": rates} | settings
+        return {"methods": list(rates)} | chosen
 
 
 def tune(

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from idiolect.advise.trial import Trial, without_test
 from idiolect.data import load
 from idiolect.errors import InputError
 from idiolect.run.api import make_plan
 from idiolect.run.config import configure
-from idiolect.run.trial import Trial, without_test
 
 DATA = load([(torch.rand(30, 4, generator=torch.Generator().manual_seed(k)), torch.arange(30) % 3) for k in range(3)])
 

@@ -13,10 +13,10 @@ import torch
 from ..data import Federation
 from ..engines import Plan, make_engine
 from ..errors import InputError
+from ..run.api import stopping
+from ..run.experiment import Experiment, Progress
+from ..run.summary import by_round, weighted
 from ..store import Store
-from .api import stopping
-from .experiment import Experiment, Progress
-from .summary import by_round, weighted
 
 NEVER = 2**31
 
