@@ -1,6 +1,7 @@
 """Thresholds and rules are data: every rule can be read, names what exists and says why."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,12 @@ def test_every_rule_names_a_method_that_exists_and_numbers_that_are_measured(rul
     assert set(rule.when.values()) <= set(LEVELS)
     assert rule.points != 0
     assert rule.reason
+
+
+def test_every_threshold_is_explained():
+    text = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    for scale in SCALES:
+        assert f"| {scale.name} | {scale.some:g} | {scale.strong:g} |" in text
 
 
 def test_levels_begin_at_their_thresholds():

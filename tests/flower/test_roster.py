@@ -77,6 +77,13 @@ def test_the_key_brings_a_client_back_from_another_node():
     assert admitted(Claims(n8=claim(0, key="mine")), store) == {0: 8}
 
 
+def test_a_copy_of_a_client_is_refused_while_the_client_is_connected(caplog):
+    store = Store(None)
+    admitted(Claims(n7=claim(0, key="mine")), store)
+    assert admitted(Claims(n7=claim(0, key="mine"), n8=claim(0, key="mine")), store) == {0: 7}
+    assert "node 8 was not admitted: it says it is client 0, which is another node that is still" in caplog.text
+
+
 def test_an_authenticated_node_may_lose_its_key():
     store = Store(None)
     admitted(Claims(n7=claim(0, key="mine")), store)

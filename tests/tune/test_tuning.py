@@ -11,6 +11,8 @@ import yaml
 from idiolect import compare
 from idiolect.data import load
 from idiolect.errors import InputError, MissingExtraError, RunFolderError, UnknownNameError
+from idiolect.run.compare import resume_comparison
+from idiolect.run.compare_folder import slug
 from idiolect.run.progress import Reporter
 from idiolect.tune import tune
 
@@ -79,6 +81,18 @@ def test_one_rate_for_all_is_a_setting_that_a_comparison_takes(tmp_path):
     assert (held["lr"], "rates" in held) == (0.2, False)
     board = compare(**held, seeds=1)
     assert {each.method for each in board.standings} == {each.expression for each in tuning.methods}
+
+
+def test_a_comparison_takes_a_rate_for_each_method(tmp_path):
+    tuning = tune("fedavg, fedprox", trials=3, out=tmp_path / "t", clients=3, **QUICK)
+    held = yaml.safe_load((tmp_path / "t" / "tuned.yaml").read_text())
+    compare(**held, seeds=1, out=tmp_path / "c")
+    for each in tuning.methods:
+        run = yaml.safe_load((tmp_path / "c" / slug(each.expression) / "seed-0" / "config.yaml").read_text())
+        assert run["lr"] == each.lr
+    assert resume_comparison(tmp_path / "c").protocol["rates"] == held["rates"]
+    with pytest.raises(InputError, match="not among the methods"):
+        compare("fedavg", rates={"ditto": 0.1}, seeds=1, **QUICK)
 
 
 def test_test_data_change_nothing():

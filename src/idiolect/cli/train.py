@@ -197,7 +197,7 @@ def compare(
       idiolect compare results/x/comparison.yaml --lr 0.01 --out results/y
     """
     given = gathered(config, settings)
-    asked = {name: given.pop(name, None) for name in ("methods", "seeds", "baseline", "skipped")}
+    asked = {name: given.pop(name, None) for name in ("methods", "seeds", "baseline", "skipped", "rates")}
     flags = {"methods": methods, "seeds": seeds, "baseline": baseline}
     asked |= {name: each for name, each in flags.items() if each is not None}
     if "method" in given:
@@ -215,6 +215,7 @@ def compare(
         asked["methods"],
         seeds=3 if asked["seeds"] is None else asked["seeds"],
         baseline=asked["baseline"],
+        rates=asked["rates"],
         out=folder,
         jobs=jobs,
         json_lines=json_lines,

@@ -15,7 +15,7 @@ from .desk import Desk, guarded
 from .parcel import Parcel
 from .personal import personal_of
 from .project import Project
-from .server import serve
+from .server import only_one, serve
 from .settings import client_folder, read_settings, server_folder
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ def server_app(project: Project) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         config, deployment = read_settings(context.run_config)
         folder = server_folder(deployment)
-        folder.mkdir(parents=True, exist_ok=True)
-        note_to(folder / "log.txt")
-        serve(GridPost(grid, deployment.timeout), project, config, deployment, folder).store.close()
+        with only_one(folder, patience=30.0):
+            note_to(folder / "log.txt")
+            serve(GridPost(grid, deployment.timeout), project, config, deployment, folder).store.close()
 
     return app
 

@@ -1,5 +1,5 @@
 """Who is there: which node of the network is which client. A client's number belongs to the first node that claims it;
-later claims need the same node (which Flower's authentication vouches for) or the same key."""
+later claims need the same node (which Flower's authentication vouches for), or the same key when that node is gone."""
 
 from __future__ import annotations
 
@@ -134,6 +134,8 @@ class Roster:
         owner, key = self.store.fact("keys", {}).get(str(index), (node, member.key))
         if node != owner and member.key != key:
             raise InputError(f"it says it is client {index}, which is another node with another key")
+        if node != owner and owner in self.post.nodes():
+            raise InputError(f"it says it is client {index}, which is another node that is still connected")
         if self.weights is not None and member.weights != self.weights:
             raise InputError(f"client {index} starts from other initial weights than the server")
         if not 1 <= member.samples <= MOST_SAMPLES:

@@ -3,13 +3,17 @@ of the federation, so a server that is started again goes on after its last roun
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from ..engines import Plan
 from ..errors import RunFolderError
-from ..run.api import OWN, stopping, weights_hash
+from ..run.api import OWN, weights_hash
 from ..run.config import Config, write_config
 from ..run.experiment import Experiment, Progress
 from ..run.result import Result
@@ -31,7 +35,6 @@ def serve(post: Post, project: Project, config: Config, deployment: Deployment, 
         model=config.model if project.build_model is None else OWN,
     )
     seats = seats_of(config)
-    folder.mkdir(parents=True, exist_ok=True)
     store = Store(folder / "state.sqlite")
     roster = Roster(post, seats, deployment, store)
     log.info("federation %s: waiting for %d clients", deployment.federation, seats)
@@ -43,14 +46,31 @@ def serve(post: Post, project: Project, config: Config, deployment: Deployment, 
     experiment = Experiment(plan, engine, store, config.eval_every)
     if (first := experiment.first_round) > 0:
         log.info("continuing after round %d", first)
-    with stopping() as asked:
-        finished = experiment.run(report, asked)
+    experiment.run(report)
     result = Result(plan, config, store, experiment.metric, experiment.point, folder)
     result.write()
-    if finished:
-        engine.finish()
-    log.info("%s after %d rounds: %s", "complete" if finished else "stopped", experiment.first_round, folder)
+    engine.finish()
+    log.info("complete after %d rounds: %s", plan.rounds, folder)
     return result
+
+
+@contextmanager
+def only_one(folder: Path, patience: float) -> Iterator[None]:
+    """Hold a federation's folder for one server; another that is still ending is waited for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + patience
+    with (folder / "lock").open("w") as held:
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise RunFolderError(
+                        f"another server of this federation is using {folder}; stop its run first, as in: flwr stop"
+                    ) from error
+                time.sleep(0.2)
+        yield
 
 
 def identify(store: Store, plan: Plan, config: Config, folder: Path) -> None:

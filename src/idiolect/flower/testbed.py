@@ -86,7 +86,8 @@ class Testbed:
         raise IdiolectError(f"the SuperLink does not listen; see {self.folder / 'superlink.log'}")
 
     def start_node(self, index: int, register: bool = True, name: str | None = None) -> None:
-        """Start the SuperNode of a client; one that is not registered has a key that the SuperLink does not know."""
+        """Start the SuperNode of a client. One that is not registered has a key that the SuperLink does not know; one
+        of another name has a folder of its own, so that it is not the client that it says it is."""
         name = name or f"node{index}"
         key = self.folder / f"{name}.key"
         if not key.exists():
@@ -94,7 +95,8 @@ class Testbed:
             if register:
                 self._call("flwr", "supernode", "register", f"{key.name}.pub", "tls")
         server = ("--superlink", self.address, "--root-certificates", "ca.crt")
-        own = ("--auth-supernode-private-key", key.name, "--port", str(free_port()), "--node-config", f"client={index}")
+        node = f"client={index}" if name == f"node{index}" else f'client={index} folder="{self.folder / name}"'
+        own = ("--auth-supernode-private-key", key.name, "--port", str(free_port()), "--node-config", node)
         tls = ("--ssl-ca-certfile", "local.crt", "--ssl-certfile", "local.crt", "--ssl-keyfile", "local.key")
         self._start(name, ("flower-supernode", *server, *own, *tls))
 

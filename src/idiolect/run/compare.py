@@ -24,7 +24,7 @@ from .api import OWN, carry_out, make_plan, resolve_data
 from .compare_folder import SPEC, Entry, Ground, check_folder, finished, next_round, read_spec, slug, spec
 from .config import Config, configure
 from .leaderboard import Comparison, rank
-from .lineup import resolve_baseline, resolve_methods, resolve_seeds
+from .lineup import resolve_baseline, resolve_methods, resolve_rates, resolve_seeds
 from .parallel import Job, Workshop
 from .progress import Reporter
 from .tables import write_comparison, write_text
@@ -42,6 +42,7 @@ def compare(
     jobs: int = 1,
     reporter: Reporter | None = None,
     skipped: Mapping[str, str] | None = None,
+    rates: Mapping[str, float] | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run methods on identical partitions, initial weights and sampled clients, and rank them.
@@ -57,6 +58,7 @@ def compare(
         jobs: how many runs at a time, each in a process of its own.
         reporter: is told how the runs go on.
         skipped: methods that were left out before, and why; for the record.
+        rates: learning rates of methods that have their own, by expression; the others take `lr`.
         settings: any other argument of `run`: settings such as rounds or partition, or own objects.
 
     >>> board = compare("local, fedavg", clients=5, rounds=2, seeds=2)
@@ -83,20 +85,25 @@ def compare(
     chosen = [each for each in chosen if describe(each) not in unfit]
     names = [describe(each) for each in chosen]
     against = resolve_baseline(baseline, names)
+    own_rates = resolve_rates(rates, names)
     entries = [
-        Entry(each, replace(config, method=name, seed=seed), folder and folder / slug(name) / f"seed-{seed}")
+        Entry(
+            each,
+            replace(config, method=name, seed=seed, lr=own_rates.get(name, config.lr)),
+            folder and folder / slug(name) / f"seed-{seed}",
+        )
         for seed in asked
         for each, name in zip(chosen, names, strict=True)
     ]
     done = {e.label: found for e in entries if (found := finished(e, grounds[e.config.seed])) is not None}
     if folder is not None:
-        write_text(folder / SPEC, spec(config, names, asked, against, left_out))
+        write_text(folder / SPEC, spec(config, names, asked, against, left_out, own_rates))
     pending = [e for e in entries if e.label not in done]
     done |= carry_out_all(pending, own, jobs, reporter or Reporter())
     runs = {name: {e.config.seed: done[e.label] for e in entries if e.config.method == name} for name in names}
     standings = rank(runs, against, {seed: ground.budget for seed, ground in grounds.items()})
     comparison = Comparison(
-        protocol(config, asked, against, grounds, done[entries[0].label]),
+        protocol(config, asked, against, grounds, done[entries[0].label]) | {"rates": own_rates},
         standings,
         tuple(record(e, done[e.label], folder) for e in entries),
         left_out,

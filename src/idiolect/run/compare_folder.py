@@ -59,11 +59,19 @@ def slug(expression: str) -> str:
     return name if plain else f"{name}-{hashlib.sha256(expression.encode()).hexdigest()[:6]}"
 
 
-def spec(config: Config, names: Sequence[str], seeds: Sequence[int], baseline: str, skipped: Mapping[str, str]) -> str:
+def spec(
+    config: Config,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    baseline: str,
+    skipped: Mapping[str, str],
+    rates: Mapping[str, float],
+) -> str:
     """The comparison as YAML, from which it can be continued or repeated."""
     settings = {k: v for k, v in config.as_dict().items() if k not in ("method", "seed")}
     head = {"methods": list(names), "seeds": list(seeds), "baseline": baseline}
-    return yaml.safe_dump(head | ({"skipped": dict(skipped)} if skipped else {}) | settings, sort_keys=False)
+    extra = {"skipped": dict(skipped), "rates": dict(rates)}
+    return yaml.safe_dump(head | {name: each for name, each in extra.items() if each} | settings, sort_keys=False)
 
 
 def read_spec(path: Path) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..errors import InputError
 from ..method import Method
 from ..method import methods as registry
-from ..options import did_you_mean
+from ..options import check_option, coerce, did_you_mean, options_of
 from ..registry import describe, split
+from .config import Config
 
 
 def resolve_methods(given: str | Sequence[str | Method]) -> list[Method]:
@@ -55,3 +56,19 @@ def resolve_baseline(given: str | Method | None, names: Sequence[str]) -> str:
             f"the baseline {name} is not among the methods.{did_you_mean(name, names)} Methods: {', '.join(names)}."
         )
     return name
+
+
+def resolve_rates(given: Mapping[str, float] | None, names: Sequence[str]) -> dict[str, float]:
+    """Learning rates by expression, for methods that take part and have their own.
+
+    >>> resolve_rates({"ditto(lam=0.50)": 0.1}, ["fedavg", "ditto(lam=0.5)"])
+    {'ditto(lam=0.5)': 0.1}
+    """
+    info, rates = options_of(Config)["lr"], {}
+    for text, rate in (given or {}).items():
+        name = describe(registry.build(text))
+        if name not in names:
+            raise InputError(f"rates: {name} is not among the methods.{did_you_mean(name, names)}")
+        check_option(f"rates of {name}", info, coerce(info, rate))
+        rates[name] = float(rate)
+    return rates

@@ -132,6 +132,8 @@ def protocol_lines(comparison: Comparison) -> list[str]:
         + "; the same partition, initial weights and sampled clients for every method"
         + ("; ± is the 95 % Student interval over seeds." if len(seeds) > 1 else "; one seed, so no intervals."),
     ]
+    if rates := held.get("rates"):
+        lines.append("Own rates: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items()) + ".")
     if len(seeds) > 1 and len(comparison.standings) > 1:
         lines.append(
             f"Differences to {held['baseline']} are paired by seed: 95 % Student interval, p of the paired t-test,"
