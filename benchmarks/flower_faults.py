@@ -7,6 +7,7 @@ key tries to join, and a node claims another client's number. The run completes;
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 import time
@@ -54,13 +55,14 @@ def main() -> None:
         bed.wait_for(NAME, f"complete after {ROUNDS} rounds", 3600)
         note("the run is complete")
         text = bed.server_log(NAME)
-        refused = (Path(root) / "bed" / "stranger.log").read_text()
-    print(f"\nthe server's log:\n\n{text}\nthe end of the stranger's log:\n\n{refused[-1500:]}")
+        linked = (Path(root) / "bed" / "superlink.log").read_text()
+    refused = re.findall(r"POST /v1/fleet/\S+ HTTP/1.1\" 40[13]", linked)
+    print(f"\nthe server's log:\n\n{text}\nrefused by the SuperLink {len(refused)} times: {sorted(set(refused))}")
     said = ("is back", "continuing after round 3", "which is another node with another key")
     missing = [words for words in said if words not in text]
     if missing:
         print(f"the log does not say: {', '.join(missing)}")
-    sys.exit(bool(missing))
+    sys.exit(bool(missing) or not refused)
 
 
 if __name__ == "__main__":

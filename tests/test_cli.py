@@ -24,6 +24,12 @@ from idiolect.run.progress import Reporter
 QUICK = ("--clients", "4", "--rounds", "2", "--model", "linear", "--quiet")
 
 
+COMMANDS = [
+    *("demo", "advise", "run", "compare", "resume", "tune", "watch", "report", "figures"),
+    *("export", "deploy", "methods", "data", "partition"),
+]
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """Every command runs in an empty folder."""
@@ -55,7 +61,7 @@ def summary(folder):
 def test_without_arguments_the_help_is_shown(call):
     code, out, _ = call()
     assert code == 0
-    for name in ("run", "resume", "compare", "demo", "methods", "data", "partition"):
+    for name in COMMANDS:
         assert f" {name} " in out
 
 
@@ -64,7 +70,7 @@ def test_version(call, flag):
     assert call(flag) == (0, f"idiolect {idiolect.__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["run", "resume", "compare", "demo", "methods", "data", "partition"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_teaches_by_example(call, command):
     code, out, _ = call(command, "--help")
     assert code == 0

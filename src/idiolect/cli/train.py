@@ -11,7 +11,7 @@ import typer
 
 from ..engines import Plan
 from ..engines.workers import cores
-from ..errors import InputError, RunFolderError
+from ..errors import InputError, MissingExtraError, RunFolderError
 from ..method import Method
 from ..method import methods as registry
 from ..registry import parse
@@ -24,6 +24,7 @@ from ..run.leaderboard import Comparison
 from ..run.loggers import with_logs
 from ..run.progress import reporter
 from . import screen
+from .report import report
 from .settings import ConfigFile, JsonLines, Overrides, Quiet, gathered, with_settings
 
 DEMO_METHODS = ("local", "fedavg", "finetune(fedavg)", "fedprox", "ditto", "fedper")
@@ -285,3 +286,7 @@ def demo(
         **DEMO_SETTINGS,
     )
     screen.paragraph("how one works: idiolect methods ditto; your own: idiolect compare --help", "dim")
+    try:
+        report([out], out / "report.html", quiet=quiet)
+    except MissingExtraError as error:
+        screen.paragraph(str(error), "yellow")
