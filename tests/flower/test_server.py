@@ -3,7 +3,7 @@
 import pytest
 
 import idiolect
-from idiolect.errors import RunFolderError
+from idiolect.errors import InputError, RunFolderError
 from idiolect.flower.desk import Desk
 from idiolect.flower.loopback import Loopback
 from idiolect.flower.personal import personal_of
@@ -11,6 +11,7 @@ from idiolect.flower.project import Project
 from idiolect.flower.server import only_one, serve
 from idiolect.flower.settings import read_settings
 from idiolect.run.export import personal_of as personal_of_run
+from idiolect.store import Store
 
 SETTINGS = {
     "data": "digits",
@@ -56,6 +57,22 @@ def test_a_client_exports_the_model_that_the_simulation_would_give(tmp_path):
     assert all((leaf == there.view["params"][name]).all() for name, leaf in here.view["params"].items())
     assert here.scores == there.scores
     assert here.facts["round"] == there.facts["round"]
+
+
+def test_a_model_of_an_app_with_its_own_functions_needs_the_app(tmp_path):
+    served(SETTINGS, tmp_path)
+    store = Store(tmp_path / "1" / "model.sqlite")
+    store.commit(0, {}, {}, [], {"own": True})
+    store.close()
+    with pytest.raises(InputError, match="say where its app is, as in --app my-app"):
+        personal_of(tmp_path / "1")
+    assert personal_of(tmp_path / "1", Project()).index == 1
+
+
+def test_a_client_without_a_model_says_so(tmp_path):
+    Store(tmp_path / "model.sqlite").close()
+    with pytest.raises(RunFolderError, match="holds no model yet"):
+        personal_of(tmp_path)
 
 
 def test_other_settings_under_the_same_name_are_refused(tmp_path):

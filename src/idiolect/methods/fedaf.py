@@ -55,6 +55,9 @@ class FedAF(Method):
     """
 
     title: ClassVar[str] = "The server trains on images into which clients condense their data"
+    reveals: ClassVar[str] = "condensed images with soft labels, and the mean logits of each class"
+    stays: ClassVar[str] = "the real images"
+    caution: ClassVar[str] = "condensed images may resemble real ones"
     kind: ClassVar[str] = "global"
     paper: ClassVar[Paper] = Paper(
         "Wang, Fu, Li, Zhang, Wang, Xu, Rashidi, Yang, Lim",

@@ -45,6 +45,8 @@ class FedAS(PrivateHead):
     """
 
     title: ClassVar[str] = "Bodies aligned with own class means, weighed by Fisher information"
+    reveals: ClassVar[str] = "the body and a number, the trace of the Fisher information"
+    stays: ClassVar[str] = "the head and the class means of features"
     paper: ClassVar[Paper] = Paper(
         "Yang, Huang, Ye",
         "FedAS: bridging inconsistency in personalized federated learning",

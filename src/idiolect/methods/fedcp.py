@@ -52,6 +52,9 @@ class FedCP(FeatureNets):
     """
 
     title: ClassVar[str] = "A policy splits features between a personal and a global output layer"
+    reveals: ClassVar[str] = "the body, the policy, and the mean of own and global output layer"
+    stays: ClassVar[str] = "the output layer"
+    caution: ClassVar[str] = "the server sees half of the private output layer, mixed with the global one"
     paper: ClassVar[Paper] = Paper(
         "Zhang, Hua, Wang, Song, Xue, Ma, Guan",
         "FedCP: separating feature information for personalized federated learning via conditional policy",

@@ -44,6 +44,10 @@ class FedHKD(Method):
     """
 
     title: ClassVar[str] = "FedAvg with shared mean features and soft predictions of each class"
+    reveals: ClassVar[str] = (
+        "the trained model, and per class the mean feature with noise, the mean soft prediction and the count"
+    )
+    caution: ClassVar[str] = "class counts leave the client; the noise is not calibrated to any privacy budget"
     kind: ClassVar[str] = "global"
     paper: ClassVar[Paper] = Paper(
         "Chen, Wang, Vikalo",

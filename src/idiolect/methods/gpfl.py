@@ -62,6 +62,8 @@ class GPFL(FeatureNets):
     """
 
     title: ClassVar[str] = "Features guided by shared class embeddings, made personal by a valve"
+    reveals: ClassVar[str] = "the body, the class embeddings and the valve"
+    stays: ClassVar[str] = "the head"
     paper: ClassVar[Paper] = Paper(
         "Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan",
         "GPFL: simultaneously learning global and personalized feature information for personalized federated learning",
