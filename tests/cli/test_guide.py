@@ -57,7 +57,7 @@ def test_advice_says_what_was_measured_why_and_what_to_do(call, folder):
 def test_the_race_is_planned_shown_and_run(call):
     code, out, _ = call("advise", "--partition", "iid", *QUICK)
     assert code == 0
-    assert "judged by validation; 3 rounds of fedavg where a run has 3; about 0:" in out
+    assert "judged by validation; 3 rounds of fedavg where a run has 3; about 0:" in " ".join(out.split())
     assert "validation accuracy (%)" in out
     assert "\nUse " in out
 

@@ -103,7 +103,7 @@ def compare(
     runs = {name: {e.config.seed: done[e.label] for e in entries if e.config.method == name} for name in names}
     standings = rank(runs, against, {seed: ground.budget for seed, ground in grounds.items()})
     comparison = Comparison(
-        protocol(config, asked, against, grounds, done[entries[0].label]) | {"rates": own_rates},
+        protocol(config, asked, against, grounds, done[entries[0].label]) | ({"rates": own_rates} if own_rates else {}),
         standings,
         tuple(record(e, done[e.label], folder) for e in entries),
         left_out,
