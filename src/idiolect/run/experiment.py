@@ -96,8 +96,7 @@ class Experiment:
             "idle": self.store.fact("idle", 0) + len(idle),
         }
         if round >= 0 and ((round + 1) % self.eval_every == 0 or round + 1 == plan.rounds):
-            fresh = {i: each.state for i, each in accepted.items() if each.upload is not None}
-            scores, bytes_eval = self.evaluate(round, after, fresh)
+            scores, bytes_eval = self.evaluate(round, after, {i: each.state for i, each in accepted.items()})
             rows += scores
             facts |= {"bytes_eval": self.store.fact("bytes_eval", 0) + bytes_eval} | self.selection(round, scores)
         changed = {slot: each for slot, each in after.items() if each is not server.get(slot)}
