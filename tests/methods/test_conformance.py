@@ -6,7 +6,7 @@ from idiolect.method import methods
 from idiolect.testing import CHECKS, check_method
 
 PRESETS = [f"{name}(preset={preset})" for name in methods for preset in methods.get(name).presets]
-QUICK = {"fedrep": "fedrep(head_epochs=2)"}
+QUICK = {"fedaf": "fedaf(per_class=2, steps=3)", "fedrep": "fedrep(head_epochs=2)"}
 EXTRA = [
     "apfl(adaptive=false)",
     "apple(cap=2)",
