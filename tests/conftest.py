@@ -1,5 +1,21 @@
-"""What all tests share: one thread each, since several run at a time."""
+"""What all tests share: one thread each, since several run at a time, and a way to call the command line."""
 
+import pytest
 import torch
 
+from idiolect.cli import main
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command: its exit code, standard output and standard error."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            main([str(each) for each in arguments])
+        out, err = capsys.readouterr()
+        return left.value.code, out, err
+
+    return run

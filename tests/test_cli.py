@@ -38,19 +38,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def call(capsys):
-    """Run a command: its exit code, standard output and standard error."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main([str(each) for each in arguments])
-        out, err = capsys.readouterr()
-        return left.value.code, out, err
-
-    return run
-
-
 def summary(folder):
     return json.loads((folder / "summary.json").read_text())
 

@@ -28,6 +28,7 @@ CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 PRAGMA user_version=2;
 """
 _END = 2**40
+_LATEST = "SELECT max(round) FROM state n WHERE n.owner=s.owner AND n.slot=s.slot AND n.round<=?"
 Row = tuple[int, int, str, str, str, str, float, int]
 COLUMNS = ("round", "client", "cohort", "point", "split", "metric", "value", "samples")
 
@@ -77,8 +78,7 @@ class Store:
         """The slots of some clients; None for one that has never trained."""
         found: dict[int, bytes | None] = {i: self._cache.get(i) if at is None else None for i in ids}
         missing = json.dumps([i for i, data in found.items() if data is None])
-        latest = "SELECT max(round) FROM state n WHERE n.owner=s.owner AND n.slot=s.slot AND n.round<=?"
-        query = f"SELECT owner, data FROM state s WHERE owner IN (SELECT value FROM json_each(?)) AND round=({latest})"
+        query = f"SELECT owner, data FROM state s WHERE owner IN (SELECT value FROM json_each(?)) AND round=({_LATEST})"
         for index, data in self._query(query, (missing, _END if at is None else at)):
             found[index] = data
             if at is None:
@@ -86,9 +86,8 @@ class Store:
         return {i: None if data is None else codec_slots(data) for i, data in found.items()}
 
     def _versions(self, owner: int, at: int | None) -> list[tuple[str, bytes]]:
-        latest = "SELECT max(round) FROM state n WHERE n.owner=s.owner AND n.slot=s.slot AND n.round<=?"
         limit = _END if at is None else at
-        return self._query(f"SELECT slot, data FROM state s WHERE owner=? AND round=({latest})", (owner, limit))
+        return self._query(f"SELECT slot, data FROM state s WHERE owner=? AND round=({_LATEST})", (owner, limit))
 
     def commit(
         self,

@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from idiolect.cli import guide, main
+from idiolect.cli import guide
 from idiolect.cli.app import command
 
 QUICK = ("--clients", "5", "--rounds", "3", "--model", "mlp(hidden=[8])", "--engine", "loop", "--quiet")
@@ -18,19 +18,6 @@ def folder(tmp_path, monkeypatch):
     """Every command runs in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def call(capsys):
-    """Run a command: its exit code, standard output and standard error."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main([str(each) for each in arguments])
-        out, err = capsys.readouterr()
-        return left.value.code, out, err
-
-    return run
 
 
 @pytest.mark.parametrize("name", ["advise", "tune", "watch"])

@@ -9,25 +9,11 @@ import pytest
 import torch
 
 import idiolect
-from idiolect.cli import main
 from idiolect.errors import RunFolderError
 from idiolect.report import write_report
 from idiolect.report.page import MARK
 
 SETTINGS = {"clients": 4, "rounds": 2, "model": "linear", "engine": "loop"}
-
-
-@pytest.fixture
-def call(capsys):
-    """Run a command: its exit code, standard output and standard error."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as left:
-            main([str(each) for each in arguments])
-        out, err = capsys.readouterr()
-        return left.value.code, out, err
-
-    return run
 
 
 @pytest.fixture(scope="module")

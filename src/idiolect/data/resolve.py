@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -71,12 +70,10 @@ def _pool(data: Any) -> Pool:
 
 
 def _public(public: Any) -> Any:
-    with suppress(ValueError):
-        return float(public) if isinstance(public, str | float) else _public_data(public)
-    return _public_data(public)
-
-
-def _public_data(public: Any) -> Any:
-    found = sources.build(public) if isinstance(public, str) else public
-    found = found.load() if isinstance(found, Source) else found
+    if isinstance(public, str):
+        try:
+            return float(public)
+        except ValueError:
+            public = sources.build(public)
+    found = public.load() if isinstance(public, Source) else public
     return (found.x, found.y) if isinstance(found, Pool) else found

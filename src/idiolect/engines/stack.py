@@ -138,9 +138,7 @@ class Stack:
     def run(self) -> Iterator[tuple[int, Outcome]]:
         """Begin, all phases, end; then one outcome per client."""
         method, steps = self.plan.method, [0] * len(self.members)
-        work = self.traced(lambda ctx, state, each: method.begin(ctx, state, {**self.shared, **each}))(
-            self.state, self.each
-        )
+        work = self.traced(self._begin)(self.state, self.each)
         zero = torch.zeros(len(self.members), device=self.plan.device)
         work["log"] = {"loss": zero, "samples": zero}
         for phase in method.phases(self.ctx):
