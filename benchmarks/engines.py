@@ -17,7 +17,7 @@ from workload import WORKS, Bare, Naive, Ours, Work, federation
 
 from idiolect.context import Context
 from idiolect.methods.fedavg import FedAvg
-from idiolect.task import Batch
+from idiolect.task import Batch, has_bf16
 from idiolect.tree import Slots
 
 OTHERS = ("pfl", "naive")
@@ -42,7 +42,10 @@ def contestants(work: Work, clients: int, without: list[str]) -> dict[str, Any]:
         found["workers"] = Ours(work, data, "workers")
     else:
         found["workers"] = Ours(work, data, "workers")
-        found["workers, bf16"] = Ours(work, data, "workers", precision="bf16")
+        if has_bf16("cpu"):
+            found["workers, bf16"] = Ours(work, data, "workers", precision="bf16")
+        else:
+            print("no bf16: this processor has no instructions for it")
     if "pfl" not in without:
         found["pfl"] = Pfl(work, clients)
     if "naive" not in without:

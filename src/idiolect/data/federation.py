@@ -61,8 +61,8 @@ class Client:
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets at some positions of `x` and `y`, as this client sees them."""
-        x = self.x[positions]
-        return (self.shift(x, positions) if self.shift else x), self.y[positions]
+        x = self.x.index_select(0, positions)  # several times faster than x[positions]
+        return (self.shift(x, positions) if self.shift else x), self.y.index_select(0, positions)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -16,7 +16,7 @@ from ..method import Download, Phase, Upload, overrides
 from ..rng import generator, torch_seed
 from ..task import Batch, Task
 from ..tree import Slots
-from .plan import Plan
+from .plan import Part, Plan, together
 
 EVAL_BATCH = 1024
 
@@ -172,13 +172,16 @@ def evaluate_group(
         return [(i, evaluate(plan, i, round, states[i], download.of(i), unseen)) for i in ids]
     contexts = [plan.context(i, round, newcomer=states[i] is None) for i in ids]
     view = plan.method.view(contexts[0], {}, download.of(ids[0]))
-    parts = [held_out(plan, i) for i in ids]
-    x = torch.cat([x for each in parts for x, _ in each.values()])
-    sizes = [len(y) for each in parts for _, y in each.values()]
-    outputs = iter(torch.split(predict(plan, contexts[0], view, x), sizes))
+    held = [held_out(plan, i) for i in ids]
+    parts = [part for each in held for part in each.values()]
+    if not parts:
+        return [(i, []) for i in ids]
+    x, y = together(parts)
+    sizes = [part.size for part in parts]
+    pairs = zip(torch.split(predict(plan, contexts[0], view, x), sizes), torch.split(y, sizes), strict=True)
     return [
-        (i, [score for split, (_, y) in each.items() for score in scores_of(ctx, next(outputs), y, "view", split)])
-        for i, ctx, each in zip(ids, contexts, parts, strict=True)
+        (i, [score for split in each for score in scores_of(ctx, *next(pairs), "view", split)])
+        for i, ctx, each in zip(ids, contexts, held, strict=True)
     ]
 
 
@@ -188,19 +191,19 @@ def has_shared_view(plan: Plan, index: int, round: int) -> bool:
     return not own and len(plan.tasks) == 1 and not plan.method.adapt(plan.context(index, round))
 
 
-def held_out(plan: Plan, index: int) -> dict[str, tuple[Tensor, Tensor]]:
+def held_out(plan: Plan, index: int) -> dict[str, Part]:
     """A client's validation and test data, those that are not empty."""
-    splits = {split: plan.split(index, split) for split in ("val", "test")}
-    return {split: (x, y) for split, (x, y) in splits.items() if len(x)}
+    parts = {split: plan.part(index, split) for split in ("val", "test")}
+    return {split: part for split, part in parts.items() if part.size}
 
 
 def evaluate_view(plan: Plan, ctx: Context, view: Slots, point: str) -> list[Score]:
     """Loss and metrics of a view on the client's validation and test data."""
-    return [
-        score
-        for split, (x, y) in held_out(plan, ctx.index).items()
-        for score in scores_of(ctx, predict(plan, ctx, view, x), y, point, split)
-    ]
+    scores = []
+    for split, part in held_out(plan, ctx.index).items():
+        x, y = part.take()
+        scores += scores_of(ctx, predict(plan, ctx, view, x), y, point, split)
+    return scores
 
 
 def scores_of(ctx: Context, outputs: Tensor, y: Tensor, point: str, split: str) -> list[Score]:

@@ -67,8 +67,8 @@ class Dense:
         for layer in self.layers:
             inputs.append(x)
             x = x @ params[layer.weight].mT
-            x = x if layer.bias is None else x + params[layer.bias].unsqueeze(-2)
-            x = x.relu() if layer.relu else x
+            x = x if layer.bias is None else x.add_(params[layer.bias].unsqueeze(-2))
+            x = x.relu_() if layer.relu else x
         share = (batch.weight / batch.weight.sum(-1, keepdim=True)).unsqueeze(-1)
         chances, target = x.log_softmax(-1), batch.y.unsqueeze(-1)
         loss = -(chances.gather(-1, target) * share).sum((-2, -1))
@@ -83,7 +83,7 @@ class Dense:
             before = slope
             if number:
                 slope = slope @ params[layer.weight]
-                slope = slope * (x > 0) if self.layers[number - 1].relu else slope
+                slope = slope.mul_(x > 0) if self.layers[number - 1].relu else slope
             yield layer, before, x
 
     def grad(self, slot: str, params: Mapping[str, Tensor], batch: Batch, part: frozenset[str] | None) -> Grad:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +21,11 @@ from ..task import Batch, Scored
 from ..tree import Slots, Tree
 from .client import Outcome, Passes, batches, evaluate_view, fresh_optimizer, order, passes, train
 from .dense import dense_of, is_plain
-from .plan import Plan
+from .plan import Part, Plan, together
 
 States = Mapping[int, Slots | None]
+# Steps that are gathered and traced at once: enough to pay for the tracing, few enough to stay in the cache.
+RUN = 16
 _NO_RULE = (nn.RNNBase, nn.RNNCellBase)
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
@@ -143,18 +147,19 @@ class Stack:
         work["log"] = {"loss": zero, "samples": zero}
         for phase in method.phases(self.ctx):
             self.ctx.phase, self.ctx.epoch, self.ctx.step = phase, 0, 0
-            work = self.traced(method.enter)(work)
-            work = {**self.traced(lambda ctx, held: fresh_optimizer(ctx, ctx.phase, held))(work), **work}
+            work = self.traced(self._enter)(work)
             plain = self.dense if is_plain(self.plan, phase) else None
             if plain is not None:
                 work = {**work, "params": owned(work["params"]), "log": owned(work["log"])}
-            for rows, batch, noise in Feeder(self, phase).batches():
+            for run in Feeder(self, phase).runs():
                 if plain is not None:  # the largest clients come first, so that rows are always the first ones
-                    plain.step_(self.ctx, work, Batch(*batch[0]))
+                    for leaves in zip(*run.drawn[0], strict=True):
+                        plain.step_(self.ctx, work, Batch(*leaves))
                 else:
-                    work = merged(work, self.traced(self._step, rows)(sliced(work, rows), batch, noise), rows)
-                for row in rows if phase.slots else ():
-                    steps[row] += 1
+                    steps_of_run = self.traced(partial(self._steps, run), run.rows, 1)
+                    work = merged(work, steps_of_run(sliced(work, run.rows), run.drawn, run.noise), run.rows)
+                for row in run.rows if phase.slots else ():
+                    steps[row] += run.steps
         after, slots, masks = self.traced(self._end)(self.state, work)
         samples = work["log"]["samples"]
         loss = work["log"]["loss"] / samples
@@ -170,23 +175,45 @@ class Stack:
     def _begin(self, ctx: Context, state: Slots, each: Slots) -> Slots:
         return self.plan.method.begin(ctx, state, {**self.shared, **each})
 
-    def _step(self, ctx: Context, work: Slots, batch: Any, noise: Tree) -> Slots:
-        ctx.noise = noise
-        drawn = [Batch(*part) for part in batch]
-        return self.plan.method.step(ctx, work, drawn[0] if len(drawn) == 1 else tuple(drawn))  # type: ignore[arg-type]
+    def _enter(self, ctx: Context, work: Slots) -> Slots:
+        work = self.plan.method.enter(ctx, work)
+        return {**fresh_optimizer(ctx, ctx.phase, work), **work}
+
+    def _steps(self, run: Run, ctx: Context, work: Slots, drawn: Any, noise: Tree) -> Slots:
+        ctx.epoch = run.epoch
+        for step in range(run.steps):
+            ctx.step, ctx.noise = run.first + step, {name: leaf[step] for name, leaf in noise.items()}
+            batch = [Batch(*(leaf[step] for leaf in leaves)) for leaves in drawn]
+            work = self.plan.method.step(ctx, work, batch[0] if len(batch) == 1 else tuple(batch))  # type: ignore[arg-type]
+        return work
 
     def _end(self, ctx: Context, state: Slots, work: Slots) -> tuple[Slots, Slots, Slots]:
         after, upload = self.plan.method.end(ctx, state, work)
         return after, upload.slots, upload.masks
 
-    def traced(self, function: Callable[..., Any], rows: list[int] | None = None) -> Callable[..., Any]:
-        """`function(ctx, ...)` of one client, for all clients (or some rows of them) at once."""
+    def traced(self, function: Callable[..., Any], rows: list[int] | None = None, axis: int = 0) -> Callable[..., Any]:
+        """`function(ctx, slots, ...)` of one client, for all clients (or some rows of them) at once; what follows the
+        slots has clients on `axis`."""
         samples, counts = (each if rows is None else _rows(each, rows) for each in (self.samples, self.counts))
 
         def one(samples: Tensor, counts: Tensor, *args: Any) -> Any:
             return function(replace(self.ctx, samples=samples, counts=counts), *args)
 
-        return lambda *args: torch.func.vmap(one)(samples, counts, *args)
+        return lambda slots, *rest: torch.func.vmap(one, (0, 0, 0, *(axis for _ in rest)))(
+            samples, counts, slots, *rest
+        )
+
+
+class Run(NamedTuple):
+    """Steps that the same clients take one after another: per draw inputs, targets and weights, and noise, each
+    [steps, clients, ...]."""
+
+    rows: list[int]
+    epoch: int
+    first: int
+    steps: int
+    drawn: list[tuple[Tensor, ...]]
+    noise: Tree
 
 
 class Feeder:
@@ -196,64 +223,71 @@ class Feeder:
         self.stack, self.plan, self.phase, self.ctx = stack, stack.plan, phase, stack.ctx
         self.passes = [schedule(stack.plan, member)[phase] for member in stack.members]
 
-    def batches(self) -> Iterator[tuple[list[int], list[Any], Tree]]:
-        """Per step: the clients that have a batch, the batches, the noise."""
+    def runs(self) -> Iterator[Run]:
+        """All steps of the phase, in runs during which the clients and the width of their batches stay the same."""
         if self.phase.steps is not None:
             yield from self._counted()
             return
         epochs = self.plan.local_epochs if self.phase.epochs is None else self.phase.epochs
         size, longest = self.passes[0].size, max(p.samples for p in self.passes)
+        per_epoch = [p.per_epoch for p in self.passes]
+        full = min(longest // size, max(per_epoch))  # the step after these is narrower
+        ends = sorted({*per_epoch, full, *range(RUN, full, RUN)} - {0})
         for epoch in range(epochs):
-            drawn = [self._gather(draw, epoch) for draw in range(self.phase.draws)]
+            orders = [self._orders(draw, epoch) for draw in range(self.phase.draws)]
             noise = self._noise(epoch)
-            for step in range(max(p.per_epoch for p in self.passes)):
-                self.ctx.epoch, self.ctx.step = epoch, step
-                rows = [row for row, p in enumerate(self.passes) if p.per_epoch > step]
-                cut = slice(step * size, min((step + 1) * size, longest))
-                width = cut.stop - cut.start
-                parts = [tuple(_rows(part[step], rows)[:, :width] for part in each) for each in drawn]
-                yield rows, parts, noise(rows, cut)
+            for first, end in pairwise([0, *ends]):
+                rows = [row for row, steps in enumerate(per_epoch) if steps >= end]
+                places = slice(first * size, min(end * size, longest))
+                drawn = [self._gather([parts[row] for row in rows], places, end - first) for parts in orders]
+                yield Run(rows, epoch, first, end - first, drawn, noise(rows, range(first, end)))
 
-    def _gather(self, draw: int, epoch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """All clients' data in the order of one pass: inputs, targets, weights, each [steps, clients, batch, ...], so
-        that the batches of a step lie side by side."""
-        steps, size = max(p.per_epoch for p in self.passes), self.passes[0].size
-        weight = torch.zeros(steps, len(self.passes), size, device=self.plan.device)
-        places: list[Tensor] = []
-        for row, (member, each) in enumerate(zip(self.stack.members, self.passes, strict=True)):
+    def _orders(self, draw: int, epoch: int) -> list[Part]:
+        """Each client's samples in the order of one pass."""
+        parts = []
+        for member, each in zip(self.stack.members, self.passes, strict=True):
             part = self.plan.part(member.index, self.phase.data)
             member.ctx.phase = self.phase
-            leaves = part.take(order(self.plan, member.ctx, part.size, each.samples, draw, epoch))
-            places = places or [leaf.new_empty(steps, len(self.passes), size, *leaf.shape[1:]) for leaf in leaves]
-            for place, leaf in zip(places, leaves, strict=True):
-                place[:, row] = _filled(leaf, steps * size).reshape(steps, size, *leaf.shape[1:])
-            weight[:, row] = (torch.arange(steps * size) < each.samples).view(steps, size)
-        return places[0], places[1], weight
+            chosen = order(self.plan, member.ctx, part.size, each.samples, draw, epoch)
+            parts.append(part._replace(positions=part.positions[chosen]))
+        return parts
 
-    def _noise(self, epoch: int) -> Callable[[list[int], slice], Tree]:
+    def _gather(self, parts: Sequence[Part], places: slice, steps: int) -> tuple[Tensor, ...]:
+        """Inputs, targets and weights of some steps, each [steps, clients, batch, ...], so that the batches of a step
+        lie side by side."""
+        width = (places.stop - places.start) // steps
+        filled = [_filled(part.positions[places], width * steps) for part in parts]
+        cuts = torch.stack(filled).view(len(parts), steps, width).transpose(0, 1).flatten(0, 1)
+        x, y = together([part._replace(positions=cut) for part, cut in zip([*parts] * steps, cuts, strict=True)])
+        ends = torch.tensor([part.size for part in parts], device=self.plan.device).view(-1, 1)
+        at = torch.arange(places.start, places.stop, device=self.plan.device).view(steps, 1, width)
+        return *(leaf.view(steps, len(parts), width, *leaf.shape[1:]) for leaf in (x, y)), (at < ends).float()
+
+    def _noise(self, epoch: int) -> Callable[[list[int], range], Tree]:
+        if not self.phase.noise:
+            return lambda rows, steps: {}
+        size, longest = self.passes[0].size, max(p.samples for p in self.passes)
         generators = [
             generator(self.plan.seed, f"noise {self.phase.name}", self.ctx.round, m.index, epoch)
             for m in self.stack.members
         ]
 
-        def draw(rows: list[int], cut: slice) -> Tree:
-            noise: Tree = {}
+        def one(row: int, step: int) -> Tree:
+            left, noise = self.passes[row].samples - step * size, Tree()
             for name, shape in self.phase.noise:
-                full = [cut.stop - cut.start if n == -1 else n for n in shape]
-                parts = []
-                for row in rows:
-                    each = self.passes[row]
-                    real = [min(cut.stop, each.samples) - cut.start if n == -1 else n for n in shape]
-                    drawn = torch.from_numpy(generators[row].standard_normal(real, "float32"))
-                    padded = torch.zeros(full)
-                    padded[tuple(slice(0, n) for n in real)] = drawn
-                    parts.append(padded)
-                noise[name] = torch.stack(parts).to(self.plan.device)
+                real = [min(size, left) if n == -1 else n for n in shape]
+                drawn = torch.from_numpy(generators[row].standard_normal(real, "float32"))
+                noise[name] = torch.zeros([min(size, longest - step * size) if n == -1 else n for n in shape])
+                noise[name][tuple(slice(0, n) for n in real)] = drawn
             return noise
+
+        def draw(rows: list[int], steps: range) -> Tree:
+            drawn = tree.stack([tree.stack([one(row, step) for row in rows]) for step in steps])
+            return tree.map(lambda leaf: leaf.to(self.plan.device), drawn)
 
         return draw
 
-    def _counted(self) -> Iterator[tuple[list[int], list[Any], Tree]]:
+    def _counted(self) -> Iterator[Run]:
         """Phases of a fixed number of steps: clients pass over their data at their own pace."""
         streams = []
         for member in self.stack.members:
@@ -263,12 +297,12 @@ class Feeder:
             found = [next(stream, None) for stream in streams]
             rows = [row for row, each in enumerate(found) if each is not None]
             drawn = [each for each in found if each is not None]
-            self.ctx.epoch, self.ctx.step = 0, step
-            noise = stacked([{"": dict(self.stack.members[row].ctx.noise)} for row in rows])[""]
-            parts = [each if self.phase.draws > 1 else (each,) for each in drawn]
-            size = max(len(batch.x) for each in parts for batch in each)
-            columns = [[_padded(each[draw], size) for each in parts] for draw in range(self.phase.draws)]
-            yield rows, [tuple(torch.stack(leaf) for leaf in zip(*column, strict=True)) for column in columns], noise
+            noise = tree.stack([tree.stack([self.stack.members[row].ctx.noise for row in rows])])
+            given = [each if self.phase.draws > 1 else (each,) for each in drawn]
+            size = max(len(batch.x) for each in given for batch in each)
+            columns = [[_padded(each[draw], size) for each in given] for draw in range(self.phase.draws)]
+            parts = [tuple(torch.stack(leaf)[None] for leaf in zip(*column, strict=True)) for column in columns]
+            yield Run(rows, 0, step, 1, parts, noise)
 
 
 def _padded(batch: Batch, size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -295,8 +329,8 @@ def sliced(slots: Slots, rows: list[int]) -> Slots:
     return {slot: tree.map(lambda leaf: _rows(leaf, rows), leaves) for slot, leaves in slots.items()}
 
 
-def _rows(leaf: Tensor, rows: list[int]) -> Tensor:
-    return leaf if len(rows) == len(leaf) else leaf[rows]
+def _rows(leaf: Tensor, rows: list[int], axis: int = 0) -> Tensor:
+    return leaf if len(rows) == leaf.shape[axis] else leaf.index_select(axis, torch.tensor(rows, device=leaf.device))
 
 
 def merged(before: Slots, after: Slots, rows: list[int]) -> Slots:

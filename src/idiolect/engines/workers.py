@@ -27,7 +27,7 @@ from .plan import Plan
 from .stack import train_stack
 
 # Evaluation groups clients that share a model; the size is fixed, so that results do not depend on the workers.
-EVAL_GROUP = 16
+EVAL_GROUP = 8
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from ..models import default_model
 from ..optim import Custom, Schedule, schedules
 from ..registry import describe
 from ..store import Store
-from ..task import Task
+from ..task import Task, has_bf16
 from .config import Config, configure, read_config, write_config
 from .experiment import Experiment, Progress
 from .result import Result
@@ -110,6 +110,8 @@ def make_plan(config: Config, own: Mapping[str, Any], method: str | Method | Non
             ) from error
         task.net.precision = torch.bfloat16 if config.precision == "bf16" else None
         chosen.check(task)
+    if config.precision == "bf16" and not has_bf16(config.device):
+        log.warning("this processor has no instructions for bf16, which will be many times slower than fp32")
     schedule = own.get("schedule")
     if "public" in chosen.needs and data.public is None:
         raise InputError(

@@ -79,8 +79,8 @@ class Experiment:
         plan, ctx = self.plan, self.plan.server(round)
         ids = list(plan.method.select(ctx))
         download = plan.method.download(ctx, server, ids)
-        outcomes = dict(sorted(self.engine.train(round, self.store.clients(ids), download)))
-        accepted, refused = self.screen(round, outcomes, server)
+        outcomes, refused = self.train(round, ids, download, server)
+        accepted = {i: each for i, each in outcomes.items() if i not in refused}
         idle = [plan.data.clients[i].name for i, each in outcomes.items() if each.upload is None]
         if idle and self.store.fact("idle", 0) == 0:
             log.warning(
@@ -92,7 +92,7 @@ class Experiment:
         facts = self.traffic(download, ids, uploads) | {
             "next_round": round + 1,
             "steps": self.store.fact("steps", 0) + sum(each.steps for each in outcomes.values()),
-            "refused": self.store.fact("refused", 0) + refused,
+            "refused": self.store.fact("refused", 0) + len(refused),
             "idle": self.store.fact("idle", 0) + len(idle),
         }
         if round >= 0 and ((round + 1) % self.eval_every == 0 or round + 1 == plan.rounds):
@@ -122,18 +122,21 @@ class Experiment:
         )
         return after
 
-    def screen(self, round: int, outcomes: Mapping[int, Outcome], server: Slots) -> tuple[dict[int, Outcome], int]:
-        """Leave out clients whose upload is not finite, misshapen or not declared; their state stays as it was."""
-        accepted = {}
-        for index, outcome in outcomes.items():
+    def train(
+        self, round: int, ids: list[int], download: Download, server: Slots
+    ) -> tuple[dict[int, Outcome], dict[int, str]]:
+        """What clients made of their part of the round, and why some of it is refused: uploads that are not finite,
+        misshapen or not declared; such a client's state stays as it was. Uploads are looked at as they arrive."""
+        outcomes, refused = {}, {}
+        for index, outcome in self.engine.train(round, self.store.clients(ids), download):
+            outcomes[index] = outcome
             known = server.get(slot_of("params", self.plan.models[index] if self.plan.models else 0), {})
-            reason = refusal(outcome.upload, self.plan.method.sends, known) if outcome.upload else ""
-            if reason:
-                name = self.plan.data.clients[index].name
-                log.warning("round %d: left out client %s (%d): %s", round + 1, name, index, reason)
-            else:
-                accepted[index] = outcome
-        return accepted, len(outcomes) - len(accepted)
+            if outcome.upload and (reason := refusal(outcome.upload, self.plan.method.sends, known)):
+                refused[index] = reason
+        for index, reason in sorted(refused.items()):
+            name = self.plan.data.clients[index].name
+            log.warning("round %d: left out client %s (%d): %s", round + 1, name, index, reason)
+        return dict(sorted(outcomes.items())), refused
 
     def training_rows(self, round: int, outcomes: Mapping[int, Outcome], ctx: Any, server: Slots) -> list[Row]:
         """The training loss, scores right after local training, and what the server recorded."""
@@ -195,8 +198,8 @@ def refusal(upload: Upload, declared: tuple[str, ...], known: Tree) -> str:
 
 
 def finite(leaf: Tensor) -> bool:
-    """Whether all numbers are finite: in one pass, since extremes take over what is not."""
-    return leaf.numel() == 0 or bool(torch.isfinite(torch.stack(torch.aminmax(leaf))).all())
+    """Whether all numbers are finite. A finite sum proves it in one pass; one that is not may be just too large."""
+    return math.isfinite(float(leaf.sum())) or bool(torch.isfinite(leaf).all())
 
 
 def peak_memory_mb() -> float:
