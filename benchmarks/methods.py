@@ -1,28 +1,49 @@
-"""What each registered method costs over FedAvg: whole rounds (training and evaluation) on the same work.
+"""What each registered method costs over FedAvg: seconds of whole rounds (training and evaluation) and bytes of the
+training, on the same work.
 
 python benchmarks/methods.py --pairs 9
 python benchmarks/methods.py --methods "fedlag, lgmix" --only LeNet
+python benchmarks/methods.py --only MLP --keep docs/costs.json && make pages
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
-from ratios import ratio, show
-from workload import WORKS, Ours, federation
+from ratios import interleaved, ratio, show
+from workload import WORKS, Ours, Work, federation
 
+from idiolect.data import Federation
 from idiolect.errors import IdiolectError
 from idiolect.method import methods
 from idiolect.registry import split
 
+# Methods that take turns with one FedAvg.
+GROUP = 7
 EXTRA = ("pfedgate(s=1)", "pfedgate(s=0.3, split=structured)", "pfedgate(s=0.3, split=structured, gate_pool=4)")
 
 
+def started(work: Work, data: Federation, engine: str, names: list[str]) -> dict[str, Ours]:
+    """Methods after their set-up rounds and the first, in which every client gets its state; what cannot run here is
+    left out."""
+    running = {}
+    for name in names:
+        try:
+            running[name] = Ours(work, data, engine, name)
+        except IdiolectError as error:
+            print(f"{name}: {error}")
+            continue
+        while running[name].rounds < 1:
+            running[name].round()
+    return running
+
+
 def main() -> None:
-    """Time every method in turn with FedAvg, print a table, keep JSON."""
+    """Time all methods in turn with FedAvg, print a table, keep JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default="", help="expressions; by default all, and pfedgate's variants")
     parser.add_argument("--only", default="LeNet", help="part of a workload's name")
@@ -30,6 +51,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    parser.add_argument("--keep", type=Path, help="a copy of the JSON, for the page of methods")
     options = parser.parse_args()
     chosen = list(split(options.methods)) if options.methods else [n for n in methods if n != "fedavg"] + list(EXTRA)
     for work in (each for each in WORKS if options.only in each.name):
@@ -40,25 +62,24 @@ def main() -> None:
         engine = options.engine or ("vector" if work.model.startswith("mlp") else "workers")
         base, rows = Ours(work, data, engine), list[dict[str, Any]]()
         base.round()
-        for name in chosen:
-            try:
-                ours = Ours(work, data, engine, name)
-            except IdiolectError as error:
-                print(f"{name}: {error}")
-                continue
-            for _ in range(2):  # the first round also makes every client's state
-                ours.round()
-            pairs = [(ours.round(), base.round()) for _ in range(options.pairs)]
-            ours.close()
-            cost = ratio(*map(list, zip(*pairs, strict=True)))
-            rows.append({"method": name, "over fedavg": cost["median"], "low": cost["low"], "high": cost["high"]})
-            print(f"{name}: {cost['median']:.2f} [{cost['low']:.2f}, {cost['high']:.2f}]", flush=True)
+        usual = base.sent
+        for at in range(0, len(chosen), GROUP):
+            running = started(work, data, engine, chosen[at : at + GROUP])
+            before = {name: ours.sent for name, ours in running.items()}
+            seconds = interleaved({"fedavg": base, **running}, options.pairs)
+            for name, ours in running.items():
+                cost, done = ratio(seconds[name], seconds["fedavg"]), options.pairs + 1
+                row = {"method": name, "time": cost["median"], "low": cost["low"], "high": cost["high"]}
+                row |= {f"bytes {way}": (ours.sent[way] - before[name][way]) / done / usual[way] for way in usual}
+                rows.append(row)
+                print(", ".join(f"{k} {v:.3g}" if isinstance(v, float) else v for k, v in row.items()), flush=True)
+                ours.close()
         base.close()
-        show(
-            f"{work.name}, {engine}, {options.clients} clients, {options.pairs} pairs",
-            rows,
-            options.out / f"methods {work.name}.json",
-        )
+        title = f"{work.name}, {engine}, {options.clients} clients, {options.pairs} pairs: over FedAvg"
+        out = options.out / f"methods {work.name}.json"
+        show(title, rows, out)
+        if options.keep:
+            shutil.copy(out, options.keep)
 
 
 if __name__ == "__main__":

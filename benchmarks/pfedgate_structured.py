@@ -54,7 +54,7 @@ def client(expression: str, batch: Batch, channels_last: bool) -> Client:
     method = methods.build(expression)
     task = Task(LeNet5w().build((3, 32, 32), 10), (batch.x[:2], batch.y[:2]), classes=10)
     if channels_last:
-        task.net.prefer_channels_last()
+        task.net.prefer_speed()
     method.check(task)
     nets = {name: Net(module) for name, module in method.modules(task).items()}
     ctx = Context(method, task, nets, SGD(), lr=0.01, round=0, rounds=1, seed=0, variant=method.variant(0))

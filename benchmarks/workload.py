@@ -76,8 +76,8 @@ class Ours:
         self.engine: Engine = engines.build(engine).make(self.plan)
         self.store = Store(None)
         self.experiment = Experiment(self.plan, self.engine, self.store)
-        self.server = self.plan.method.server_init(self.plan.server(0))
-        self.rounds = 0
+        self.rounds = -self.plan.method.setup_rounds
+        self.server = self.plan.method.server_init(self.plan.server(self.rounds))
 
     def round(self) -> float:
         """Seconds of one round."""
@@ -89,6 +89,11 @@ class Ours:
         torch.set_num_threads(threads)
         self.rounds += 1
         return seconds
+
+    @property
+    def sent(self) -> dict[str, int]:
+        """The bytes of training so far, up and down."""
+        return {way: self.store.fact(f"bytes_{way}", 0) for way in ("up", "down")}
 
     def close(self) -> None:
         """Stop the engine."""

@@ -169,3 +169,23 @@ def test_an_own_loss_may_give_one_value_per_batch_but_then_samples_cannot_be_wei
         task.losses(torch.zeros(4, 3), Y)
     with pytest.raises(ModelError, match="one value per sample or one per batch"):
         Task(nn.Linear(6, 3), (X, Y), lambda outputs, y: outputs, classes=3)
+
+
+def test_preferring_speed_pools_before_the_relu_and_changes_no_result():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(16, 5)),
+    )
+    x, y = torch.randn(6, 3, 14, 14), torch.arange(6) % 5
+    plain, fast = (Task(model, (x, y), classes=5) for _ in range(2))
+    fast.net.prefer_speed()
+    order = [type(each).__name__ for each in fast.net.module]
+    assert order == ["Conv2d", "MaxPool2d", "ReLU", "Conv2d", "ReLU", "MaxPool2d", "ReLU", "Flatten", "Linear"]
+    found = []
+    for task in (plain, fast):
+        params = {name: leaf.clone().requires_grad_() for name, leaf in task.net.params.items()}
+        scored = task.loss(params, {}, Batch(x, y, torch.ones(6)))
+        found.append((scored.outputs, scored.features, *torch.autograd.grad(scored.loss, list(params.values()))))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)

@@ -1,5 +1,6 @@
 """Losses and metrics by name, and what fits a model's outputs to its targets. A loss gives one value
-per sample; a metric gives one number for all samples of a client."""
+per sample; a metric gives one number for all samples of a client. SciPy and scikit-learn, which take long to import,
+are imported where they are used."""
 
 from __future__ import annotations
 
@@ -11,8 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.spatial.distance import directed_hausdorff
-from sklearn.metrics import f1_score, r2_score, roc_auc_score
 from torch import Tensor
 
 from .errors import ModelError, UnknownNameError
@@ -117,6 +116,8 @@ def _margins(outputs: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 def auc(outputs: Tensor, y: Tensor) -> float:
     """Area under the ROC curve; NaN where only one class is present."""
+    from sklearn.metrics import roc_auc_score
+
     margin, truth = _margins(outputs, y)
     return math.nan if truth.all() or not truth.any() else float(roc_auc_score(truth, margin))
 
@@ -135,6 +136,8 @@ def specificity(outputs: Tensor, y: Tensor) -> float:
 
 def f1(outputs: Tensor, y: Tensor) -> float:
     """Harmonic mean of precision and sensitivity for class 1; NaN where it is neither present nor predicted."""
+    from sklearn.metrics import f1_score
+
     margin, truth = _margins(outputs, y)
     return float(f1_score(truth, margin > 0, zero_division=math.nan))
 
@@ -165,6 +168,8 @@ def hausdorff(outputs: Tensor, y: Tensor) -> float:
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> float:
+    from scipy.spatial.distance import directed_hausdorff
+
     if not a.any() or not b.any():
         return 0.0 if a.any() == b.any() else math.hypot(*a.shape)
     first, second = np.argwhere(a), np.argwhere(b)
@@ -173,6 +178,8 @@ def _apart(a: np.ndarray, b: np.ndarray) -> float:
 
 def r2(outputs: Tensor, y: Tensor) -> float:
     """Coefficient of determination, the mean over targets; NaN for fewer than two samples."""
+    from sklearn.metrics import r2_score
+
     if len(y) < 2:
         return math.nan
     truth = y.reshape(len(y), -1).cpu().numpy()

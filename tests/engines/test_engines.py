@@ -189,6 +189,15 @@ def test_bf16_is_close_to_fp32():
     assert not torch.equal(full.model(0)(x), half.model(0)(x))
 
 
+def test_bf16_on_a_processor_without_it_comes_with_a_warning(monkeypatch, caplog):
+    for supported, said in ((True, ""), (False, "this processor has no instructions for bf16")):
+        monkeypatch.setattr("idiolect.run.api.has_bf16", lambda device, found=supported: found)
+        caplog.clear()
+        run("fedavg", "digits", precision="bf16", clients=3, rounds=1, engine="loop")
+        assert caplog.text.count("bf16") == bool(said)
+        assert said in caplog.text
+
+
 def test_an_arena_holds_any_dtype_and_shape():
     arena = Arena()
     slots = {

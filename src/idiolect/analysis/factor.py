@@ -8,7 +8,6 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 from torch import Tensor
 
 from ..errors import InputError, OptionError
@@ -236,6 +235,8 @@ def _eigenpairs(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 def _leading(matrix: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if len(matrix) >= _WIDE and count * _FEW <= len(matrix):
+        from scipy.sparse.linalg import ArpackNoConvergence, eigsh  # which take long to import
+
         start = np.random.default_rng(0).standard_normal(len(matrix))  # fixed, so that the result is reproducible
         try:
             values, vectors = eigsh(matrix.cpu().numpy(), k=count, which="LA", v0=start, tol=_SHARE_TOLERANCE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from ..errors import InputError
@@ -37,6 +36,8 @@ def simplex_weights(matrix: Tensor, floor: float = 0.01) -> Tensor:
     Reference:
         C. Lawson and R. Hanson, Solving Least Squares Problems, 1974, chapter 23.
     """
+    from scipy.optimize import nnls  # which takes long to import
+
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
         raise InputError(f"The matrix has shape {tuple(matrix.shape)}, but a square one of at least one row is needed.")
     if not bool(torch.isfinite(matrix).all()):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from sklearn.datasets import load_digits
 
 from .sources import Pool, Source, sources
 
@@ -26,6 +25,8 @@ class Digits(Source):
 
     def load(self) -> Pool:
         """The pool, scaled to [0, 1]."""
+        from sklearn.datasets import load_digits  # which takes long to import
+
         found = load_digits()
         x = torch.from_numpy(found.images).float().div(16).unsqueeze(1)
         return Pool(x, torch.from_numpy(found.target).long(), None, 10, "digits")

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.io import loadmat
-from scipy.io.matlab import MatReadError
 
 from ..errors import DataError
 from .files import BROKEN, unreadable
@@ -37,6 +35,9 @@ def read_npz(path: Path, keys: Sequence[str], optional: Sequence[str] = ()) -> d
 
 def read_mat(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
     """Some arrays of a MATLAB file (version 7.2 or older)."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
     try:
         held: dict[str, Any] = loadmat(path)
     except (MatReadError, NotImplementedError, TypeError, *BROKEN) as error:

@@ -188,7 +188,7 @@ def serve(
     tune_allocator()
     follow_parent()
     for task in plan.tasks if not chunk else ():  # traced tensors cannot be rearranged
-        task.net.prefer_channels_last()
+        task.net.prefer_speed()
     serial, message, download = -1, -1, {}
     while (job := jobs.get()) is not None:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 CONFIDENCE = 0.95
 
@@ -45,7 +45,7 @@ def interval(values: Sequence[float]) -> Interval:
     if len(numbers) == 1:
         return Interval(mean, math.nan)
     error = float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
-    return Interval(mean, float(stats.t.ppf((1 + CONFIDENCE) / 2, len(numbers) - 1)) * error)
+    return Interval(mean, float(stdtrit(len(numbers) - 1, (1 + CONFIDENCE) / 2)) * error)
 
 
 def paired(a: Sequence[float], b: Sequence[float]) -> Paired:
@@ -64,8 +64,8 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Paired:
     if half == 0:
         return Paired(mean, mean, mean, 1.0 if mean == 0 else 0.0)
     degrees = len(differences) - 1
-    t = mean * float(stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) / half
-    return Paired(mean, mean - half, mean + half, float(2 * stats.t.sf(abs(t), degrees)))
+    t = mean * float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) / half
+    return Paired(mean, mean - half, mean + half, float(2 * stdtr(degrees, -abs(t))))
 
 
 def holm(pvalues: Sequence[float]) -> list[float]:
