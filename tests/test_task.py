@@ -6,6 +6,7 @@ from torch import nn
 
 from idiolect import Batch, Task
 from idiolect.errors import ModelError
+from idiolect.kernels import unfolded
 from idiolect.task import Net
 
 X, Y = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
@@ -171,13 +172,14 @@ def test_an_own_loss_may_give_one_value_per_batch_but_then_samples_cannot_be_wei
         Task(nn.Linear(6, 3), (X, Y), lambda outputs, y: outputs, classes=3)
 
 
-def test_preferring_speed_pools_before_the_relu_and_changes_no_result():
+@pytest.mark.parametrize("channels", [1, 3])
+def test_preferring_speed_changes_no_result(channels):
     torch.manual_seed(0)
     model = nn.Sequential(
-        *(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(16, 5)),
+        *(nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, padding=1, stride=2)),
+        *(nn.ReLU(), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4, 5)),
     )
-    x, y = torch.randn(6, 3, 14, 14), torch.arange(6) % 5
+    x, y = torch.randn(6, channels, 14, 14), torch.arange(6) % 5
     plain, fast = (Task(model, (x, y), classes=5) for _ in range(2))
     fast.net.prefer_speed()
     order = [type(each).__name__ for each in fast.net.module]
@@ -189,3 +191,9 @@ def test_preferring_speed_pools_before_the_relu_and_changes_no_result():
         found.append((scored.outputs, scored.features, *torch.autograd.grad(scored.loss, list(params.values()))))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("given", [{"padding": 2}, {"padding": "same"}, {"stride": (2, 1)}, {"bias": False}])
+def test_unfolded_convolutions_are_convolutions(given):
+    conv, x = nn.Conv2d(1, 3, (5, 3), **given), torch.randn(2, 1, 11, 12)
+    torch.testing.assert_close(unfolded(conv, x, conv.weight, conv.bias), conv(x), rtol=1e-5, atol=1e-6)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .errors import ModelError
+from .kernels import hasten
 from .losses import Loss, Metric, class_axis, fit_loss, fit_metrics, per_sample
 from .tree import Slots, Tree
 
@@ -61,14 +61,6 @@ def has_bf16(device: str) -> bool:
     return device != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _pooled_first(steps: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Steps of a sequence with every pair of ReLU and maximum exchanged: max(relu(x)) = relu(max(x))."""
-    for at, ((_, first), (_, second)) in enumerate(pairwise(steps)):
-        if type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not second.return_indices:
-            return [*steps[:at], steps[at + 1], steps[at], *_pooled_first(steps[at + 2 :])]
-    return steps
-
-
 class Net:
     """Any module as a pure function of its parameters and buffers.
 
@@ -90,12 +82,9 @@ class Net:
         self.precision: torch.dtype | None = None
 
     def prefer_speed(self) -> None:
-        """Arrange the module for a CPU, with the same results: images with channels last in memory, and a ReLU after
-        the pooling that followed it, where a fraction of its work is left."""
+        """Arrange the module for a CPU, with the same results; images have their channels last in memory then."""
         self._channels_last = any(isinstance(each, nn.Conv2d) for each in self.module.modules())
-        for each in self.module.modules():
-            if type(each) is nn.Sequential:
-                each._modules = dict(_pooled_first(list(each._modules.items())))
+        hasten(self.module)
 
     def _find_places(self) -> list[tuple[dict[str, Any], str, str]]:
         """Every place in the module that holds a parameter or buffer; tied ones hold the same name."""
