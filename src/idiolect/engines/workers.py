@@ -79,7 +79,7 @@ class Workers:
         self._started = True
 
     def train(self, round: int, states: States, download: Download) -> Iterator[tuple[int, Outcome]]:
-        """Run the clients' part of one round; results come as they are ready."""
+        """Run the clients' part of one round; results come as they are ready, in memory that the next round uses."""
         ids = sorted(states, key=lambda i: -len(self.plan.data.clients[i]))
         # Stacks do not depend on the number of workers, so that this changes no bit, but suffice for several.
         size = (
@@ -90,8 +90,7 @@ class Workers:
         for worker, results in self._drive("train", round, groups, fetch, download, False):
             box = self._outboxes[worker]
             for index, state, slots, masks, outcome in results:
-                # What the server may keep is copied out of the worker's memory, which the next round uses again.
-                upload = None if slots is None else Upload(copied(box.read(slots)), copied(box.read(masks)))
+                upload = None if slots is None else Upload(box.read(slots), box.read(masks))
                 yield index, replace(outcome, state=box.read(state), upload=upload)
 
     def evaluate(
@@ -170,11 +169,6 @@ class Workers:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def copied(slots: Slots) -> Slots:
-    """A copy that owns its memory."""
-    return {slot: tree.map(torch.clone, leaves) for slot, leaves in slots.items()}
 
 
 # -- in the worker -------------------------------------------------------------------------------------

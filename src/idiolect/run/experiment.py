@@ -87,7 +87,7 @@ class Experiment:
                 "no batch to train on, so nothing is sent and its state stays as it is: client %s", ", ".join(idle)
             )
         uploads = {i: each.upload for i, each in accepted.items() if each.upload is not None and each.upload.slots}
-        after = plan.method.aggregate(ctx, server, uploads) if uploads else server
+        after = owned(plan.method.aggregate(ctx, server, uploads), uploads) if uploads else server
         rows = self.training_rows(round, accepted, ctx, after)
         facts = self.traffic(download, ids, uploads) | {
             "next_round": round + 1,
@@ -182,6 +182,23 @@ class Experiment:
         if before is not None and not better(self.score, before, self.higher):
             return {}
         return {"selected": round, "selected_score": self.score}
+
+
+def owned(server: Slots, uploads: Mapping[int, Upload]) -> Slots:
+    """The server's slots with a copy of whatever lies in an upload, whose memory the engine may use again."""
+    lent = {
+        leaf.untyped_storage().data_ptr()
+        for each in uploads.values()
+        for slots in (each.slots, each.masks)
+        for leaves in slots.values()
+        for leaf in leaves.values()
+    }
+
+    def own(leaves: Tree) -> Tree:
+        copies = {name: leaf.clone() for name, leaf in leaves.items() if leaf.untyped_storage().data_ptr() in lent}
+        return {**leaves, **copies} if copies else leaves
+
+    return {slot: own(leaves) for slot, leaves in server.items()}
 
 
 def refusal(upload: Upload, declared: tuple[str, ...], known: Tree) -> str:
