@@ -11,6 +11,8 @@ from torch import Tensor
 
 Tree = dict[str, Tensor]
 Slots = dict[str, Tree]
+# Products over many models go over so many coordinates at a time, so that they need little memory.
+_COLUMNS = 1 << 16
 
 
 def map(fn: Callable[..., Tensor], first: Mapping[str, Tensor], *others: Mapping[str, Tensor]) -> Tree:
@@ -144,6 +146,27 @@ def mean(
         ]
         before = keep.get(name) if keep else None
         result[name] = _leaf_mean(sent, before, sum(numbers), denominator)
+    return result
+
+
+def means(trees: Sequence[Mapping[str, Tensor]], weights: Tensor) -> list[Tree]:
+    """The weighted means for several weightings, a row of `weights` each, as one product of matrices; everybody sent
+    everything. As in `mean` sums are taken in double precision, and integer leaves take the maximum.
+
+    >>> means([{"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}], torch.tensor([[3, 1], [0, 1]]))
+    [{'w': tensor([1.])}, {'w': tensor([4.])}]
+    """
+    numbers = weights.to(torch.float64)
+    shares, result = numbers / numbers.sum(1, keepdim=True), [Tree() for _ in numbers]
+    for name, leaf in trees[0].items():
+        rows = torch.stack([each[name].flatten() for each in trees])
+        if leaf.is_floating_point():
+            pieces = [(shares @ piece.to(torch.float64)).to(leaf.dtype) for piece in torch.split(rows, _COLUMNS, dim=1)]
+            found = torch.cat(pieces, dim=1)
+        else:
+            found = rows.amax(0).expand(len(shares), -1)
+        for made, row in zip(result, found, strict=True):
+            made[name] = row.reshape(leaf.shape)
     return result
 
 

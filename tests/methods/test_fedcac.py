@@ -9,7 +9,7 @@ from idiolect import tree
 from idiolect.engines.client import train
 from idiolect.errors import ModelError, OptionError
 from idiolect.method import Upload, methods
-from idiolect.methods.fedcac import helpers, largest, overlaps
+from idiolect.methods.fedcac import critical, helpers, overlaps
 from idiolect.testing import play, tiny_plan, views
 
 
@@ -94,12 +94,12 @@ def test_a_single_client_helps_itself():
 
 def test_exactly_the_share_of_each_tensor_is_critical():
     for size, share, count in ((10, 0.5, 5), (7, 0.5, 3), (10, 0.3, 3), (100, 0.29, 29), (4, 1.0, 4), (4, 0.0, 0)):
-        assert int(largest(torch.randn(size), share).sum()) == count
-        assert int(largest(torch.zeros(size), share).sum()) == count
+        assert int(critical(torch.randn(size), share).sum()) == count
+        assert int(critical(torch.zeros(size), share).sum()) == count
 
 
 def test_of_a_tensor_too_small_for_the_share_nothing_is_critical():
-    assert not largest(torch.tensor([5.0]), 0.9).any()
+    assert not critical(torch.tensor([5.0]), 0.9).any()
 
 
 def test_what_moved_and_is_large_is_critical():

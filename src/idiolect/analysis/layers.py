@@ -81,6 +81,23 @@ def layer_rates(
     return lr * multiplier.clamp(max=math.inf if max_multiplier is None else max_multiplier)
 
 
+def largest(values: Tensor, count: int) -> Tensor:
+    """True for exactly so many values, those of largest magnitude; of equal ones the lowest flat indices are taken. By
+    partial selection, which takes time in proportion to the number of values.
+
+    >>> largest(torch.tensor([[0.1, -3.0], [2.0, -2.0]]), 2)
+    tensor([[False,  True],
+            [ True, False]])
+    """
+    if count <= 0 or count >= values.numel():
+        return torch.full_like(values, count > 0, dtype=torch.bool)
+    magnitude = values.abs().flatten()
+    threshold = magnitude.kthvalue(len(magnitude) - count + 1).values
+    above, tied = magnitude > threshold, magnitude == threshold
+    room = count - above.sum()
+    return (above | (tied & (tied.cumsum(0, dtype=torch.int32) <= room))).reshape(values.shape)
+
+
 def top_fraction_mask(change: Tensor, fraction: float) -> Tensor:
     r"""True for the coordinates that changed most.
 
@@ -107,14 +124,4 @@ def top_fraction_mask(change: Tensor, fraction: float) -> Tensor:
     """
     if not 0 < fraction <= 1:
         raise OptionError(f"fraction is {fraction}, but it is a share of the coordinates in (0, 1].")
-    size = change.numel()
-    kept = max(1, round(fraction * size))
-    if kept >= size:
-        return torch.ones_like(change, dtype=torch.bool)
-    magnitude = change.abs().flatten()
-    threshold = magnitude.kthvalue(size - kept + 1).values
-    above, tied = magnitude > threshold, magnitude == threshold
-    room = kept - above.sum()
-    mask = above | (tied & (tied.cumsum(0, dtype=torch.int32) <= room))
-    unmoved = ~magnitude.any()
-    return (mask | unmoved).reshape(change.shape)
+    return largest(change, max(1, round(fraction * change.numel()))) | ~change.any()

@@ -52,14 +52,13 @@ class MessagePassing(Collection):
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """The mixture u_i; a client without a model gets the mean of the newest ones."""
-        there = known(ctx, server)
-        models, mean = [server[f"latest@{j}"] for j in there], super().download(ctx, server, ids).shared
-
-        def mixture(i: int) -> Slots:
-            xi = server["fedamp.attention"]["xi"][there.index(i)]
-            return parted(ctx, tree.mean(models, xi.tolist()))
-
-        return Download({}, {i: mixture(i) if i in there else mean for i in ids})
+        everyone, mean = known(ctx, server), super().download(ctx, server, ids).shared
+        there, each = [i for i in ids if i in everyone], dict.fromkeys(ids, mean)
+        if there:
+            xi = server["fedamp.attention"]["xi"][[everyone.index(i) for i in there]]
+            mixtures = tree.means([server[f"latest@{j}"] for j in everyone], xi)
+            each |= {i: parted(ctx, mixture) for i, mixture in zip(there, mixtures, strict=True)}
+        return Download({}, each)
 
     def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
         """The own model, and u_i as anchor; what is not shared is not pulled anywhere."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import tree
+from ..analysis.layers import largest
 from ..context import Context, ServerContext
 from ..method import Download, Method, Paper, Upload, register
 from ..options import option
@@ -90,15 +91,13 @@ class FedCAC(Method):
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """To each its critical parameters as its helpers have them, all others from the global model."""
         shared, heard = super().download(ctx, server, ids).shared, self.heard(ctx, server)
-        models = [server[f"fedcac.model@{j}"] for j in heard]
-
-        def mixed(i: int) -> Tree:
-            if i not in heard:
-                return shared["params"]
-            custom = tree.mean(models, server["fedcac.help"]["from"][heard.index(i)].tolist())
-            return tree.map(torch.where, server[f"fedcac.critical@{i}"], custom, shared["params"])
-
-        return Download({"buffers": shared["buffers"]}, {i: {"params": mixed(i)} for i in ids})
+        models, there = [server[f"fedcac.model@{j}"] for j in heard], [i for i in ids if i in heard]
+        each = {i: {"params": shared["params"]} for i in ids}
+        if there:
+            helped = tree.means(models, server["fedcac.help"]["from"][[heard.index(i) for i in there]])
+            for i, custom in zip(there, helped, strict=True):
+                each[i] = {"params": tree.map(torch.where, server[f"fedcac.critical@{i}"], custom, shared["params"])}
+        return Download({"buffers": shared["buffers"]}, each)
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
         """How many clients, itself included, a client is helped by on average."""
@@ -116,20 +115,17 @@ class FedCAC(Method):
         """Send the model and which of its parameters are critical."""
         client, upload = super().end(ctx, client, work)
         change = tree.sub(upload.slots["params"], work["fedcac.start"])
-        critical = tree.map(lambda d, leaf: largest(d * leaf, self.tau), change, work["params"])
-        return client, replace(upload, slots={**upload.slots, "fedcac.critical": critical})
+        masks = tree.map(lambda d, leaf: critical(d * leaf, self.tau), change, work["params"])
+        return client, replace(upload, slots={**upload.slots, "fedcac.critical": masks})
 
 
-def largest(values: Tensor, share: float) -> Tensor:
+def critical(values: Tensor, share: float) -> Tensor:
     """True for exactly floor(share d) of the d values, those of largest size.
 
-    >>> largest(torch.tensor([0.1, -3.0, 2.0]), 0.5)
+    >>> critical(torch.tensor([0.1, -3.0, 2.0]), 0.5)
     tensor([False,  True, False])
     """
-    size = values.abs().flatten()
-    order = size.argsort(descending=True, stable=True)
-    rank = torch.zeros_like(order).scatter(0, order, torch.arange(len(size), device=size.device))
-    return (rank < math.floor(share * len(size) + _TIE)).reshape(values.shape)
+    return largest(values, math.floor(share * values.numel() + _TIE))
 
 
 def overlaps(masks: Sequence[Tree]) -> Tensor:
