@@ -9,14 +9,13 @@ Nothing is tuned. The learning rate is common to all; FedMD sees public data, wh
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
-from idiolect import compare
+from leaderboards import leaderboards
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "mnist by writer": {
+        "methods": "all",
         "data": "mnist-writers(writers=20)",
         "public": "mnist(samples=300)",
         "model": "mlp",
@@ -26,6 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "lr": 0.1,
     },
     "cifar10, dirichlet 0.1": {
+        "methods": "all",
         "data": "cifar10(samples=3000)",
         "public": 0.1,
         "partition": "dirichlet:0.1",
@@ -39,24 +39,5 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def main() -> None:
-    """Run every setting, print its leaderboard."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/all_methods"))
-    parser.add_argument("--only", default="", help="part of a setting's name")
-    parser.add_argument("--methods", default="all")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--rounds", type=int, help="fewer, to see how long it takes")
-    parser.add_argument("--jobs", type=int, default=2)
-    options = parser.parse_args()
-    for name, setting in SETTINGS.items():
-        if options.only not in name:
-            continue
-        given = setting | ({"rounds": options.rounds} if options.rounds else {})
-        folder = options.out / name.replace(", ", "-").replace(" ", "_")
-        print(f"\n{name}: {', '.join(f'{key} {value}' for key, value in given.items())}")
-        print(compare(options.methods, seeds=options.seeds, out=folder, engine="loop", jobs=options.jobs, **given))
-
-
 if __name__ == "__main__":
-    main()
+    leaderboards(__doc__, SETTINGS, "results/all_methods", seeds=2)

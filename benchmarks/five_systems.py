@@ -7,11 +7,9 @@ benchmark continues where it stopped.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
-from idiolect import compare
+from leaderboards import leaderboards
 
 # Label skew and feature shift are trained with plain SGD; mixed budgets with pFedGate's own optimiser (its section B).
 GATED = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0005}
@@ -47,23 +45,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 
-
-def main() -> None:
-    """Run every setting, print its leaderboard."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results/five_systems"))
-    parser.add_argument("--only", default="", help="part of a setting's name")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=2)
-    options = parser.parse_args()
-    for name, setting in SETTINGS.items():
-        if options.only not in name:
-            continue
-        given = {"methods": f"{BASELINES}, {FIVE}", "model": "mlp", "batch_size": 16, "lr": 0.05} | setting
-        folder = options.out / name.replace(", ", "-").replace(" ", "_")
-        print(f"\n{name}")
-        print(compare(seeds=options.seeds, out=folder, engine="loop", jobs=options.jobs, **given))
+USUAL = {"methods": f"{BASELINES}, {FIVE}", "model": "mlp", "batch_size": 16, "lr": 0.05}
 
 
 if __name__ == "__main__":
-    main()
+    leaderboards(__doc__, {name: USUAL | each for name, each in SETTINGS.items()}, "results/five_systems", seeds=3)

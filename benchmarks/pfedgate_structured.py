@@ -1,7 +1,7 @@
 """What pFedGate's structured split saves: a local training step, a prediction and their memory on LeNet-5w, against
 FedAvg's dense ones.
 
-    python benchmarks/pfedgate_structured.py [--pairs 15] [--batch 128] [--channels-last]
+    python benchmarks/pfedgate_structured.py [--pairs 15] [--batch 128] [--fast]
 
 One thread; each variant is timed in turn with FedAvg, pair by pair, in CPU time, which other processes disturb least.
 The table gives the median of the pairs' ratios and an interval that holds it with about 95 % confidence. Memory is what
@@ -49,11 +49,11 @@ class Client:
         return sum(leaf.numel() * leaf.element_size() for each in self.work.values() for leaf in each.values())
 
 
-def client(expression: str, batch: Batch, channels_last: bool) -> Client:
+def client(expression: str, batch: Batch, fast: bool) -> Client:
     torch.manual_seed(0)
     method = methods.build(expression)
     task = Task(LeNet5w().build((3, 32, 32), 10), (batch.x[:2], batch.y[:2]), classes=10)
-    if channels_last:
+    if fast:
         task.net.prefer_speed()
     method.check(task)
     nets = {name: Net(module) for name, module in method.modules(task).items()}
@@ -106,20 +106,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=15, help="timed pairs per variant, at least 9")
     parser.add_argument("--batch", type=int, default=128, help="samples per batch")
-    parser.add_argument("--channels-last", action="store_true", help="images with channels last in memory")
+    parser.add_argument("--fast", action="store_true", help="the network arranged as worker processes arrange it")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     size = chosen.batch
     batch = Batch(torch.randn(size, 3, 32, 32), torch.randint(0, 10, (size,)), torch.ones(size))
-    dense = client("fedavg", batch, chosen.channels_last)
+    dense = client("fedavg", batch, chosen.fast)
     base = dense.held() + peak(dense.step)
     step, guess = (statistics.median(seconds(action) for _ in range(9)) for action in (dense.step, dense.predict))
     print(f"LeNet-5w, batch {size}, one thread, {max(9, chosen.pairs)} pairs, torch {torch.__version__}")
     print(f"FedAvg: step {1000 * step:.1f} ms, prediction {1000 * guess:.1f} ms, memory {base / 2**20:.1f} MB\n")
     print(f"{'of FedAvg':44} {'step':>20} {'prediction':>20} {'memory':>7} {'active':>7} {'gate':>9}")
     for expression in VARIANTS:
-        each = client(expression, batch, chosen.channels_last)
+        each = client(expression, batch, chosen.fast)
         times = [
             ratio(getattr(each, action), getattr(dense, action), max(9, chosen.pairs)) for action in ("step", "predict")
         ]

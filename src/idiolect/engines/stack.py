@@ -329,8 +329,8 @@ def sliced(slots: Slots, rows: list[int]) -> Slots:
     return {slot: tree.map(lambda leaf: _rows(leaf, rows), leaves) for slot, leaves in slots.items()}
 
 
-def _rows(leaf: Tensor, rows: list[int], axis: int = 0) -> Tensor:
-    return leaf if len(rows) == leaf.shape[axis] else leaf.index_select(axis, torch.tensor(rows, device=leaf.device))
+def _rows(leaf: Tensor, rows: list[int]) -> Tensor:
+    return leaf if len(rows) == len(leaf) else leaf[rows]
 
 
 def merged(before: Slots, after: Slots, rows: list[int]) -> Slots:
