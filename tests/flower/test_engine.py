@@ -19,10 +19,6 @@ from idiolect.run.experiment import Experiment
 from idiolect.store import Store
 from idiolect.testing import play, tiny_plan
 
-METHODS = (
-    *("fedavg", "fedlag(fedavg)", "lgmix", "flayer(fedavg)", "fedfac", "ditto", "fedfomo", "heterofl"),
-    *("fedmd", "local", "scaffold", "apple"),
-)
 LENIENT = Deployment(quorum=0.5, timeout=0.2, attempts=2)
 BAD = 1
 
@@ -39,18 +35,14 @@ def assert_states(found, expected):
         assert state is None or same(found[index], state), index
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_models_scores_and_bytes_are_those_of_the_simulation(method):
-    plan = tiny_plan(method, participation=0.6, unseen=1, after_local=method == "ditto")
+def test_scores_right_after_local_training_come_along():
+    plan = tiny_plan("ditto", participation=0.6, after_local=True)
     there, here = Store(None), Store(None)
     Experiment(plan, Loop(plan), there).run()
     engine = LoopbackEngine(plan)
     Experiment(engine.plan, engine, here).run()
-    assert same(here.server(), there.server())
-    assert_states(engine.states(plan.data.seen), there.clients(plan.data.seen))
+    assert {row[3] for row in here.rows()} >= {"view", "after_local"}
     assert here.rows() == there.rows()
-    for fact in ("bytes_up", "bytes_down", "bytes_eval", "steps"):
-        assert here.fact(fact) == there.fact(fact)
 
 
 def test_the_server_keeps_receipts_instead_of_states():

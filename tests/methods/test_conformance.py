@@ -84,7 +84,7 @@ def test_the_contract_holds(method, check):
 
 
 @pytest.mark.parametrize(
-    "check", ["round_trip", "through_bytes", "engines", "pure", "absent_clients", "unseen_clients"]
+    "check", ["round_trip", "through_bytes", "engines", "network", "pure", "absent_clients", "unseen_clients"]
 )
 @pytest.mark.parametrize("method", PRESETS + EXTRA)
 def test_the_contract_holds_with_other_options(method, check):

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from idiolect import Federation, run, tree
-from idiolect.engines import Plan
+from idiolect.engines import Loop, Plan
 from idiolect.engines.client import train
 from idiolect.errors import ModelError, OptionError
 from idiolect.method import Upload, methods
+from idiolect.run.experiment import Experiment
 from idiolect.store import Store
-from idiolect.testing import Experiment, Loop, play, tiny_plan, views
+from idiolect.testing import play, tiny_plan, views
 
 
 def sent(*values: float, samples: float = 1.0) -> Upload:

@@ -88,6 +88,7 @@ class Experiment:
             )
         uploads = {i: each.upload for i, each in accepted.items() if each.upload is not None and each.upload.slots}
         after = owned(plan.method.aggregate(ctx, server, uploads), uploads) if uploads else server
+        states = {i: each.state for i, each in accepted.items() if each.upload is not None}
         rows = self.training_rows(round, accepted, ctx, after)
         facts = self.traffic(download, ids, uploads) | {
             "next_round": round + 1,
@@ -96,7 +97,7 @@ class Experiment:
             "idle": self.store.fact("idle", 0) + len(idle),
         }
         if round >= 0 and ((round + 1) % self.eval_every == 0 or round + 1 == plan.rounds):
-            scores, bytes_eval = self.evaluate(round, after, {i: each.state for i, each in accepted.items()})
+            scores, bytes_eval = self.evaluate(round, after, states)
             rows += scores
             facts |= {"bytes_eval": self.store.fact("bytes_eval", 0) + bytes_eval} | self.selection(round, scores)
         changed = {slot: each for slot, each in after.items() if each is not server.get(slot)}
@@ -106,7 +107,6 @@ class Experiment:
         facts["server_mb"] = max(self.store.fact("server_mb", 0.0), codec.size(after) / 1e6)
         facts["peak_memory_mb"] = max(self.store.fact("peak_memory_mb", 0.0), peak_memory_mb())
         first = self.store.fact("next_round") is None
-        states = {i: each.state for i, each in accepted.items() if each.upload is not None}
         self.store.commit(round, after if first else changed, states, rows, facts)
         losses = [each.loss for each in accepted.values() if not math.isnan(each.loss)]
         watch(

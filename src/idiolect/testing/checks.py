@@ -1,135 +1,32 @@
-"""The conformance suite: what every method must satisfy, public, for other people's methods too.
-
-    from idiolect.testing import check_method
-    check_method("fedprox(mu=0.1)")
-
-Each check runs a tiny federation with awkward clients: one with a single sample, one with a single class, one
-with fewer samples than a batch."""
+"""What every method must satisfy, one function per property."""
 
 from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from . import codec, tree
-from .data import Client, Federation
-from .engines import Engine, Loop, Plan, engines
-from .engines.client import Outcome, batches
-from .errors import ConformanceError
-from .method import Download, Method, Upload, methods
-from .optim import SGD
-from .registry import describe
-from .rng import torch_seed
-from .run.experiment import Experiment
-from .store import Store
-from .task import Task
-from .tree import Slots
+from .. import codec, tree
+from ..data import Client
+from ..engines import Loop, engines
+from ..engines.client import Outcome, batches
+from ..errors import ConformanceError
+from ..flower.loopback import LoopbackEngine
+from ..method import Download, Method, Upload, methods
+from ..optim import SGD
+from ..registry import describe
+from ..run.experiment import Experiment
+from ..store import Store
+from ..tree import Slots
+from .tiny import ROUNDS, Played, close, play, require, require_equal, tiny_plan, views
 
-ROUNDS = 3
 RELATIVE = 1e-4
-
-
-# -- a tiny federation --------------------------------------------------------------------------------
-
-
-def tiny_model(norm: bool = False, width: int = 6) -> nn.Module:
-    """A small classifier of three layers, with or without batch normalisation."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(0, f"tiny {width}"))
-        middle = [nn.BatchNorm1d(width)] if norm else []
-        return nn.Sequential(nn.Linear(4, width), *middle, nn.ReLU(), nn.Linear(width, 5), nn.ReLU(), nn.Linear(5, 3))
-
-
-def tiny_federation(clients: int = 5, unseen: int = 0) -> Federation:
-    """Clients of 14, 9, 6 (one class), 3 (less than a batch) and 1 training samples, each with its own shift."""
-    draw = torch.Generator().manual_seed(1)
-    members = []
-    for position in range(clients + unseen):
-        size = (14, 9, 6, 3, 1)[position % 5] if position < clients else 8
-        y = torch.full((size + 8,), 1) if position % 5 == 2 else torch.randint(0, 3, (size + 8,), generator=draw)
-        x = torch.randn(size + 8, 4, generator=draw) + torch.nn.functional.one_hot(y, 4) + 0.3 * position
-        train, val, test = torch.split(torch.arange(size + 8), [size, 4, 4])
-        members.append(Client(f"c{position}", x, y, train, val, test))
-    public = (torch.randn(12, 4, generator=draw), torch.randint(0, 3, (12,), generator=draw))
-    hidden = frozenset(range(clients, clients + unseen))
-    return Federation(tuple(members), "tiny", 3, "given", "0" * 12, public, hidden)
-
-
-def tiny_plan(method: str | Method, *, norm: bool = False, unseen: int = 0, **changes: Any) -> Plan:
-    """A plan for a tiny federation; `changes` replace the plan's fields."""
-    chosen = methods.build(method)
-    data = tiny_federation(unseen=unseen)
-    x, y = data.clients[0].split("train")
-    several = "models" in chosen.needs
-    widths = (6, 3) if several else (6,)
-    tasks = tuple(Task(tiny_model(norm, width), (x[:2], y[:2]), classes=3) for width in widths)
-    chosen.check(tasks[0])
-    defaults: dict[str, Any] = {
-        "rounds": ROUNDS,
-        "batch_size": 4,
-        "lr": 0.1,
-        "local_epochs": 2,
-        "models": tuple(i % 2 for i in range(len(data.clients))) if several else (),
-    }
-    return Plan(method=chosen, tasks=tasks, data=data, **(defaults | changes))
-
-
-@dataclass(frozen=True)
-class Played:
-    """Where a run ended: the server's and the clients' slots, and the metrics without times."""
-
-    server: Slots
-    clients: Mapping[int, Slots | None]
-    rows: list[Any]
-
-    def leaves(self) -> Iterator[tuple[str, Tensor]]:
-        """Everything, named."""
-        for slot, each in self.server.items():
-            yield from ((f"server {slot} {name}", leaf) for name, leaf in each.items())
-        for index, slots in self.clients.items():
-            for slot, each in (slots or {}).items():
-                yield from ((f"client {index} {slot} {name}", leaf) for name, leaf in each.items())
-
-
-def play(plan: Plan, engine: Callable[[Plan], Engine] = Loop, store: Store | None = None) -> Played:
-    """Run a plan to its end and collect the state."""
-    store = store or Store(None)
-    runner = engine(plan)
-    Experiment(plan, runner, store).run()
-    runner.close()
-    return Played(store.server(), store.clients(plan.data.seen), store.rows())
-
-
-def require(condition: bool, problem: str) -> None:
-    """Raise `ConformanceError` unless the condition holds."""
-    if not condition:
-        raise ConformanceError(problem)
-
-
-def require_equal(a: Played, b: Played, what: str, relative: float = 0.0) -> None:
-    """Require two runs to end in the same state, to the bit or to a relative tolerance."""
-    left, right = dict(a.leaves()), dict(b.leaves())
-    require(left.keys() == right.keys(), f"{what}: the slots differ: {sorted(left.keys() ^ right.keys())}")
-    for name, leaf in left.items():
-        require(close(leaf, right[name], relative), f"{what}: {name} differs: {leaf} and {right[name]}")
-
-
-def close(a: Tensor, b: Tensor, relative: float) -> bool:
-    """Whether two leaves are the same bits, or within a relative tolerance of each other."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    if relative == 0.0 or not a.is_floating_point():
-        return bool(torch.equal(a, b))
-    return bool(
-        torch.allclose(a, b, rtol=relative, atol=relative * max(1e-3, float(a.abs().max())) if a.numel() else 0)
-    )
 
 
 # -- engines that only test ----------------------------------------------------------------------------
@@ -214,6 +111,19 @@ def check_engines(method: Method) -> None:
             require_equal(first, play(tiny_plan(method, rounds=1), make), f"engine {text}", RELATIVE)
             again = play(tiny_plan(method, rounds=2), make, _copy(begun, str(number)))
             require_equal(second, again, f"engine {text}, round 2", RELATIVE)
+
+
+def check_network(method: Method) -> None:
+    """Over the client's and the server's side of a deployment all is as in the loop: states, scores and bytes."""
+    plan = tiny_plan(method, participation=0.6, unseen=1, rounds=2)
+    here, there = Store(None), Store(None)
+    remote = LoopbackEngine(plan)
+    expected, found = play(plan, store=here), play(remote.plan, lambda _: remote, there)
+    held = Played(found.server, remote.states(plan.data.seen), found.rows)
+    require_equal(expected, held, "through a deployment")
+    require(expected.rows == found.rows, "the metrics through a deployment differ")
+    for fact in ("bytes_up", "bytes_down", "bytes_eval", "steps"):
+        require(here.fact(fact) == there.fact(fact), f"{fact}: {here.fact(fact)} and, deployed, {there.fact(fact)}")
 
 
 def _copy(path: Path, name: str) -> Store:
@@ -367,20 +277,6 @@ def check_identities(method: Method) -> None:
                     f"{neutral} should equal {plain}, but client {index} differs in {name}: "
                     f"{leaf} and {b[index][name]}",
                 )
-
-
-def views(plan: Plan) -> dict[int, dict[str, Tensor]]:
-    """Every client's model after a run."""
-    store = Store(None)
-    Experiment(plan, Loop(plan), store).run()
-    server, ctx = store.server(), plan.server(plan.rounds - 1)
-    download = plan.method.download(ctx, server, plan.data.seen)
-    found = {}
-    for index, state in store.clients(plan.data.seen).items():
-        client = plan.context(index, plan.rounds - 1, newcomer=state is None)
-        slots = plan.method.client_init(client) if state is None else state
-        found[index] = plan.method.view(client, slots, download.of(index))["params"]
-    return found
 
 
 CHECKS: dict[str, Callable[[Method], None]] = {
