@@ -1,6 +1,5 @@
 """The real thing: a SuperLink with TLS and two authenticated SuperNodes, each in its own process."""
 
-import os
 import shutil
 
 import pytest
@@ -16,8 +15,6 @@ SETTINGS = {"data": "digits", "clients": 2, "rounds": 2, "eval_every": 2, "metho
 
 @pytest.mark.slow
 def test_two_nodes_for_two_rounds_equal_the_loop(tmp_path):
-    if not os.environ.get("IDIOLECT_RUNTIME"):
-        pytest.skip("it starts a dozen processes; set IDIOLECT_RUNTIME=1 to run it")
     pytest.importorskip("flwr.app", reason="Flower is not installed")
     for tool in ("openssl", "ssh-keygen"):
         if shutil.which(tool) is None:

@@ -74,11 +74,13 @@ README = """# {name}
 
 1. Edit `load_data` and `build_model` in `federation.py`, and the settings in `pyproject.toml`.
 2. Install on every machine: `pip install "idiolect[flower]"`.
-3. Everywhere: `export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1`.
+3. Everywhere:
+
+    export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
 
 On one machine, to try it (three terminals more, one per client, with client=1 and port 9095, client=2 and port 9096):
 
-    flower-superlink --insecure --disable-runtime-dependency-installation
+    flower-superlink --insecure
     flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9094 --node-config 'client=0'
 
 In `~/.flwr/config.toml`:
@@ -88,7 +90,10 @@ In `~/.flwr/config.toml`:
     insecure = true
 
 Then run it: `flwr run . here --stream`. Flower's simulation runtime needs no SuperNodes:
-`pip install "flwr[simulation]==1.41.*"`, then `flwr run . local --stream`.
+
+    pip install "flwr[simulation]==1.41.*"
+    flwr federation simulation-config @none/default local --num-supernodes 3
+    flwr run . local --stream
 
 The server's results are in `~/.idiolect/{name}/server`, a client's state and model in `~/.idiolect/{name}/client-0`
 (or below IDIOLECT_HOME if that is set). Export a client's model on its machine:
