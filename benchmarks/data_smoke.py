@@ -38,22 +38,29 @@ class Case:
     optimizer: str = "sgd"
 
 
-SKEW = "dirichlet:0.1"
+SKEW, MILD = "dirichlet:0.1", "dirichlet:0.5"
 CASES = (
     Case("mnist(samples=2000)", "cnn4", "fedlag(fedavg)", 10, lr=0.1, clients=10, partition=SKEW, batch_size=16),
-    Case("mnist-writers(writers=20)", "leaf-cnn", "pfedgate", 10, lr=0.1, batch_size=16),
+    Case(
+        "mnist-writers(writers=20)",
+        "leaf-cnn",
+        "pfedgate",
+        10,
+        lr=0.05,
+        batch_size=16,
+        optimizer="sgd(momentum=0.9)",
+    ),
     Case(
         "emnist-letters(samples=4000)", "cnn4", "fedlag(fedavg)", 12, lr=0.1, clients=10, partition=SKEW, batch_size=16
     ),
-    Case("cifar10(samples=3000)", "cnn4", "flayer(fedavg)", 15, lr=0.1, clients=10, partition=SKEW, batch_size=16),
+    Case("cifar10(samples=3000)", "cnn4", "flayer(fedavg)", 15, clients=10, partition=MILD, batch_size=16),
     Case(
         "tiny-imagenet-100",
         "cnn4",
         "flayer(fedavg)",
         10,
-        lr=0.1,
         clients=20,
-        partition="pathological:10",
+        partition=MILD,
         batch_size=16,
     ),
     Case("digits5(per_domain=300)", "digitmodel", "lgmix", 8, lr=0.02),

@@ -1,6 +1,6 @@
 """LG-Mix against FedAvg, FedPer and fine-tuned FedAvg on the domains of Digits-Five that are there, with DigitModel.
 
-    IDIOLECT_DATA=... python benchmarks/digits5_lgmix.py [--per-domain 500] [--rounds 20] [--seeds 3]
+    IDIOLECT_DATA=... python benchmarks/digits5_lgmix.py [--per-domain 250] [--rounds 12] [--seeds 3]
 
 The paper: five domains with all samples, SGD 0.01, batches of 128, 100 rounds of one epoch, splits 60/20/20, best
 round by validation, three seeds. Here everything is smaller, as the first line of the output says. Scores are test
@@ -23,10 +23,10 @@ METHODS = ("fedavg", "fedper", "finetune(fedavg)", "fedbn", "lgmix")
 def main() -> None:
     """Run all methods and seeds and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--per-domain", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--per-domain", type=int, default=250)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--lr", type=float, default=0.01)
     given = parser.parse_args()
     chosen = [each for each in METHODS if each.partition("(")[0] in registry]

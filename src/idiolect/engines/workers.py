@@ -62,6 +62,7 @@ class Workers:
         method = "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
         context: Any = multiprocessing.get_context(method)
         _ = self.plan.nets
+        tune_allocator()  # here too, since the server's mathematics is done in this process
         self._shared = Arena()
         self._slabs = [Arena() for _ in range(2 * self.count + 1)]
         self._outboxes = [Arena() for _ in range(self.count)]
