@@ -56,12 +56,17 @@ def train(plan: Plan, index: int, round: int, state: Slots | None, download: Slo
         if steps == 0:
             return Outcome(client, None)
         after, upload = method.end(ctx, client, work)
-        scores = (
-            evaluate_view(plan, ctx, method.after_local(ctx, after, work), "after_local") if plan.after_local else []
-        )
+        scores = after_training(plan, ctx, after, work)
     samples = float(work["log"]["samples"])
     loss = float(work["log"]["loss"]) / samples if samples else math.nan
     return Outcome(after, upload, loss, steps, int(samples), scores)
+
+
+def after_training(plan: Plan, ctx: Context, state: Slots, work: Slots) -> list[Score]:
+    """The scores right after local training, where they are asked for; set-up rounds have none."""
+    if not plan.after_local or ctx.round < 0:
+        return []
+    return evaluate_view(plan, ctx, plan.method.after_local(ctx, state, work), "after_local")
 
 
 def run_phases(plan: Plan, ctx: Context, phases: Sequence[Phase], work: Slots, tune: bool = False) -> tuple[Slots, int]:

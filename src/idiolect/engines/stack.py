@@ -19,7 +19,7 @@ from ..method import Download, Phase, Upload
 from ..rng import generator
 from ..task import Batch, Scored
 from ..tree import Slots, Tree
-from .client import Outcome, Passes, batches, evaluate_view, fresh_optimizer, order, passes, train
+from .client import Outcome, Passes, after_training, batches, fresh_optimizer, order, passes, train
 from .dense import dense_of, is_plain
 from .plan import Part, Plan, together
 
@@ -166,10 +166,7 @@ class Stack:
         for row, member in enumerate(self.members):
             upload = Upload(taken(slots, row), taken(masks, row))
             state = taken(after, row)
-            scores = []
-            if self.plan.after_local:
-                view = self.plan.method.after_local(member.ctx, state, taken(work, row))
-                scores = evaluate_view(self.plan, member.ctx, view, "after_local")
+            scores = after_training(self.plan, member.ctx, state, taken(work, row))
             yield member.index, Outcome(state, upload, float(loss[row]), steps[row], int(samples[row]), scores)
 
     def _begin(self, ctx: Context, state: Slots, each: Slots) -> Slots:

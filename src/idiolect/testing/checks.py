@@ -224,6 +224,14 @@ def check_batchnorm(method: Method) -> None:
             )
 
 
+def check_after_local(method: Method) -> None:
+    """It can be scored right after local training."""
+    played = play(tiny_plan(method, rounds=1, after_local=True))
+    scored = {row[1] for row in played.rows if row[3] == "after_local"}
+    trained = {index for index, state in played.clients.items() if state is not None}
+    require(scored == trained, f"clients {sorted(trained)} trained, and {sorted(scored)} have scores right after it")
+
+
 def check_momentum(method: Method) -> None:
     """It runs under an optimiser with state."""
     _require_scores(play(tiny_plan(method, optimizer=SGD(momentum=0.9, clip=1.0))), range(5), "seen")
