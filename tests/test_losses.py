@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+import scipy.spatial
+import sklearn.metrics
 import torch
 from torch import nn
 
@@ -53,6 +55,35 @@ def test_f1_is_undefined_only_without_any_positive():
     assert math.isnan(METRICS["f1"](torch.tensor([-1.0, -2.0]), torch.tensor([0, 0])))
     assert METRICS["f1"](torch.tensor([-1.0, 2.0]), torch.tensor([0, 0])) == 0
     assert METRICS["f1"](torch.tensor([-1.0, -2.0]), torch.tensor([0, 1])) == 0
+
+
+def test_the_metrics_of_two_classes_are_scikit_learns():
+    draw = torch.Generator().manual_seed(0)
+    outputs, y = torch.randn(200, 2, generator=draw).round(decimals=1), torch.randint(0, 2, (200,), generator=draw)
+    margin, found = outputs[:, 1] - outputs[:, 0], (outputs[:, 1] > outputs[:, 0]).long()
+    expected = {
+        "accuracy": sklearn.metrics.accuracy_score(y, found),
+        "auc": sklearn.metrics.roc_auc_score(y, margin),
+        "sensitivity": sklearn.metrics.recall_score(y, found),
+        "specificity": sklearn.metrics.recall_score(y, found, pos_label=0),
+        "f1": sklearn.metrics.f1_score(y, found),
+    }
+    assert {name: METRICS[name](outputs, y) for name in expected} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_model_that_left_the_numbers_has_no_auc_and_no_r2(value):
+    assert math.isnan(METRICS["auc"](torch.full((4, 2), value), TRUTH))
+    assert math.isnan(METRICS["r2"](torch.full((4, 1), value), torch.arange(4.0)))
+    assert METRICS["r2"](torch.full((4, 1), 1e30), torch.arange(4.0)) < -1e50
+
+
+def test_characters_are_counted_one_by_one():
+    draw = torch.Generator().manual_seed(0)
+    logits, y = torch.randn(3, 7, 20, generator=draw), torch.randint(0, 7, (3, 20), generator=draw)
+    expected = sklearn.metrics.accuracy_score(y.flatten(), logits.argmax(1).flatten())
+    assert METRICS["accuracy"](logits, y) == pytest.approx(expected)
+    assert METRICS["accuracy"](logits.movedim(1, -1), y) == pytest.approx(expected)
 
 
 # -- segmentation ------------------------------------------------------------------------------------------
@@ -106,6 +137,18 @@ def test_hausdorff_by_hand():
     assert not METRICS["hausdorff"].higher_is_better
 
 
+def test_dice_and_hausdorff_are_those_of_scikit_learn_and_scipy():
+    """Dice is the F1 of pixels, here of each image by itself; Hausdorff by the distance of every pair of pixels."""
+    draw = torch.Generator().manual_seed(0)
+    outputs, y = torch.randn(4, 2, 12, 9, generator=draw), torch.rand(4, 12, 9, generator=draw).gt(0.8).long()
+    found = outputs.argmax(1)
+    dice = [sklearn.metrics.f1_score(a.flatten(), b.flatten()) for a, b in zip(y, found, strict=True)]
+    assert METRICS["dice"](outputs, y) == pytest.approx(sum(dice) / 4)
+    pairs = [scipy.spatial.distance.cdist(a.nonzero(), b.nonzero()) for a, b in zip(y, found, strict=True)]
+    apart = [max(each.min(0).max(), each.min(1).max()) for each in pairs]
+    assert METRICS["hausdorff"](outputs, y) == pytest.approx(sum(apart) / 4)
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_gradient_of_the_dice_loss_is_that_of_finite_differences(classes):
     draw = torch.Generator().manual_seed(0)
@@ -125,6 +168,17 @@ def test_numbers_by_hand():
     assert math.isnan(METRICS["r2"](outputs[:1], y[:1]))
     assert METRICS["r2"].higher_is_better
     assert not METRICS["mae"].higher_is_better
+
+
+def test_the_metrics_of_numbers_are_scikit_learns():
+    draw = torch.Generator().manual_seed(0)
+    outputs, y = torch.randn(50, 2, generator=draw), torch.randn(50, 2, generator=draw)
+    expected = {
+        "mse": sklearn.metrics.mean_squared_error(y, outputs),
+        "mae": sklearn.metrics.mean_absolute_error(y, outputs),
+        "r2": sklearn.metrics.r2_score(y, outputs),
+    }
+    assert {name: METRICS[name](outputs, y) for name in expected} == pytest.approx(expected, rel=1e-5)
 
 
 # -- what suits the data -----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from torch import nn
 from idiolect import Batch, Task
 from idiolect.errors import ModelError
 from idiolect.kernels import unfolded
+from idiolect.methods._head import check_head
 from idiolect.task import Net
 
 X, Y = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
@@ -99,6 +100,36 @@ def test_a_named_head_is_used_and_an_unknown_one_refused():
     assert task.head() == {"hidden.weight", "hidden.bias"}
     with pytest.raises(ModelError, match="no layer 'nose'"):
         Task(LastFirst(), (X, Y), classes=3, head="nose")
+
+
+def test_a_head_may_be_called_by_keyword():
+    class Named(LastFirst):
+        def forward(self, x):
+            return self.out(input=self.hidden(x).relu())
+
+    task = Task(Named(), (X, Y), classes=3)
+    task.require_features("any")
+    assert torch.equal(task.forward(task.net.params, {}, X).features, task.module.hidden(X).relu())
+
+
+def test_a_head_that_is_never_called_shows_no_features():
+    class Functional(LastFirst):
+        def forward(self, x):
+            return nn.functional.linear(self.hidden(x).relu(), self.out.weight, self.out.bias)
+
+    task = Task(Functional(), (X, Y), classes=3, head="out")
+    assert task.head() == {"out.weight", "out.bias"}
+    with pytest.raises(ModelError, match=r"lgmix needs the features .* never calls 'out': .*head=\.\.\. \(hidden\)"):
+        task.require_features("lgmix")
+    with pytest.raises(ModelError, match=r"gpfl needs the features"):
+        check_head("gpfl", task)
+
+
+def test_a_model_of_normalisation_alone_trains_but_has_no_head():
+    task = Task(nn.Sequential(nn.BatchNorm1d(6)), (X, Y), classes=3)
+    assert task.loss(task.net.params, task.net.buffers, Batch(X, Y, torch.ones(4))).loss.isfinite()
+    with pytest.raises(ModelError, match=r"normalisation layers only \(0\)"):
+        _ = task.head_unit
 
 
 def test_frozen_normalisation_stays_in_evaluation_mode():

@@ -115,11 +115,13 @@ def _margins(outputs: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 
 def auc(outputs: Tensor, y: Tensor) -> float:
-    """Area under the ROC curve; NaN where only one class is present."""
+    """Area under the ROC curve; NaN where only one class is present, or an output is not finite."""
     from sklearn.metrics import roc_auc_score
 
     margin, truth = _margins(outputs, y)
-    return math.nan if truth.all() or not truth.any() else float(roc_auc_score(truth, margin))
+    if truth.all() or not truth.any() or not np.isfinite(margin).all():
+        return math.nan
+    return float(roc_auc_score(truth, margin))
 
 
 def sensitivity(outputs: Tensor, y: Tensor) -> float:
@@ -177,13 +179,14 @@ def _apart(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def r2(outputs: Tensor, y: Tensor) -> float:
-    """Coefficient of determination, the mean over targets; NaN for fewer than two samples."""
+    """Coefficient of determination, the mean over targets; NaN for fewer than two samples, or where an output is not
+    finite."""
     from sklearn.metrics import r2_score
 
-    if len(y) < 2:
+    if len(y) < 2 or not bool(torch.isfinite(outputs).all()):
         return math.nan
-    truth = y.reshape(len(y), -1).cpu().numpy()
-    return float(r2_score(truth, outputs.detach().reshape(truth.shape).cpu().numpy()))
+    truth = y.reshape(len(y), -1).double().cpu().numpy()
+    return float(r2_score(truth, outputs.detach().reshape(truth.shape).double().cpu().numpy()))
 
 
 METRICS: dict[str, Metric] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -243,12 +242,28 @@ class Task:
         """The output layer: the last unit that is no normalisation, or the one the user named."""
         plain = [unit for unit in self.units if not unit.is_norm]
         if self.head_name is None:
+            if not plain:
+                raise ModelError(
+                    f"the model has normalisation layers only ({', '.join(unit.name for unit in self.units)}), so it "
+                    "has no output layer; end it with one, such as nn.Linear"
+                )
             return plain[-1]
         for unit in self.units:
             if unit.name == self.head_name:
                 return unit
         listing = ", ".join(unit.name for unit in plain)
         raise ModelError(f"the model has no layer {self.head_name!r} to serve as head; its layers: {listing}")
+
+    def require_features(self, method: str) -> None:
+        """Raise a `ModelError` unless the features that enter the output layer can be seen."""
+        head = self.head_unit.name
+        if head not in self._called:
+            seen = ", ".join(unit.name for unit in self.units if not unit.is_norm and unit.name in self._called)
+            raise ModelError(
+                f"{method} needs the features that enter the output layer, but the model never calls {head!r}: it uses "
+                f"its weights in another way; call it as a module, or name a layer that is called: head=... "
+                f"({seen or 'none is'})"
+            )
 
     def head(self, layers: int = 1) -> frozenset[str]:
         """The names (parameters and buffers) of the last `layers` layers; normalisation goes with the layer
@@ -338,15 +353,15 @@ class Task:
             raise ModelError(
                 f"the model must return one tensor, not {type(outputs).__name__}; wrap it in a module that does"
             )
-        self.units = _by_first_use(self.units, order)
-        tapped = modules.get(self.head_unit.name)
-        if tapped is not None and tapped is not self.net.module:
-            tapped.register_forward_pre_hook(self._tap)
+        self.units, self._called = _by_first_use(self.units, order), frozenset(order)
+        if self.head_name is not None or not all(unit.is_norm for unit in self.units):
+            tapped = modules.get(self.head_unit.name)
+            if tapped is not None and tapped is not self.net.module:
+                tapped.register_forward_pre_hook(self._tap, with_kwargs=True)
         return outputs
 
-    def _tap(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        with suppress(IndexError):
-            self.net._tapped = args[0]
+    def _tap(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.net._tapped = next(iter((*args, *named.values())), None)
 
 
 def _by_first_use(units: tuple[Unit, ...], order: list[str]) -> tuple[Unit, ...]:

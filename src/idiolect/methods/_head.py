@@ -31,6 +31,7 @@ def check_head(name: str, task: Task) -> None:
     x, y = task.example
     if task.classes is None or y.ndim != 1:
         raise ModelError(f"{name} works with one class per sample, which this task does not have; use another method")
+    task.require_features(name)
     params, buffers = task.initial["params"], task.initial["buffers"]
     out = task.forward(params, buffers, x[:2].to(next(iter(params.values())).device))
     if out.features.ndim != 2:

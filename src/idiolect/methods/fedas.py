@@ -63,9 +63,10 @@ class FedAS(PrivateHead):
     fisher: bool = option(True, help="weigh clients by Fisher information; false is the run's weighting")
 
     def check(self, task: Task) -> None:
-        """Prototypes need classes."""
+        """Prototypes need classes and features."""
         super().check(task)
         require_classes(self.name, task)
+        task.require_features(self.name)
 
     # -- server ----------------------------------------------------------------------------------
 

@@ -80,8 +80,9 @@ class FedPAC(Method):
         return task.head(1)
 
     def check(self, task: Task) -> None:
-        """Class means need classes."""
+        """Class means need classes and features."""
         require_classes(self.name, task)
+        task.require_features(self.name)
 
     # -- server ------------------------------------------------------------------------------------
 

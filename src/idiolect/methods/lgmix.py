@@ -86,8 +86,10 @@ class LGMix(Method):
     fixed: float | None = option(None, min=0.0, max=1.0, help="use this ratio instead of measuring one")
 
     def check(self, task: Task) -> None:
-        """Centring needs to know how many features enter the last layer."""
+        """The ratio is measured on the features, and centring needs to know how many there are."""
         super().check(task)
+        if self.fixed is None:
+            task.require_features(self.name)
         if self.centered:
             width(task)
 
