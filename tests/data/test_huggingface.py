@@ -3,6 +3,7 @@ package itself where it is installed."""
 
 from __future__ import annotations
 
+import socket
 import sys
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import torch
 from PIL import Image
 
 from idiolect.data import HuggingFace, fetch
+from idiolect.data.huggingface import offline
 from idiolect.errors import DataError, MissingExtraError
 
 
@@ -20,6 +22,7 @@ class Table:
 
     def __init__(self, **columns: list) -> None:
         self.columns, self.column_names = columns, list(columns)
+        self.features = dict.fromkeys(columns)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -41,10 +44,13 @@ def hub(monkeypatch):
         "reviews": Table(text=["Good film.", "bad film", "good"], label=["pos", "neg", "pos"]),
         "rates": Table(x=[[1.0, 2.0], [3.0, 4.0]], y=[0.5, 1.5]),
     }
-    module = SimpleNamespace(config=SimpleNamespace(HF_DATASETS_OFFLINE=False), cache=set())
+    module = SimpleNamespace(config=SimpleNamespace(HF_DATASETS_OFFLINE=False, HF_HUB_OFFLINE=False), cache=set())
+    constants = SimpleNamespace(HF_HUB_OFFLINE=False)
 
     def load_dataset(name: str, config: str | None, split: str) -> Table:
-        if not module.config.HF_DATASETS_OFFLINE:
+        settings = {module.config.HF_DATASETS_OFFLINE, module.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE}
+        assert len(settings) == 1, "which setting counts depends on the version"
+        if settings == {False}:
             module.cache.add(name)
         if name not in module.cache:
             raise ConnectionError("offline, and not in the cache")
@@ -52,6 +58,7 @@ def hub(monkeypatch):
 
     module.load_dataset = load_dataset
     monkeypatch.setitem(sys.modules, "datasets", module)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(constants=constants))
     return module
 
 
@@ -63,7 +70,7 @@ def test_a_run_never_downloads_and_fetching_fills_the_cache(hub):
     fetch("hf(digits)")
     assert source.available()
     assert source.load().x.shape == (6, 1, 8, 8)
-    assert not hub.config.HF_DATASETS_OFFLINE
+    assert hub.config == SimpleNamespace(HF_DATASETS_OFFLINE=False, HF_HUB_OFFLINE=False)
 
 
 def test_images_texts_and_numbers(hub):
@@ -98,3 +105,23 @@ def test_a_folder_that_the_package_wrote(tmp_path):
     pool = HuggingFace(str(tmp_path / "own"), client="site").load()
     assert torch.equal(pool.y, torch.tensor([0, 1, 0]))
     assert pool.groups.tolist() == ["a", "b", "a"]
+    named = made.cast_column("y", datasets.ClassLabel(names=["no", "yes", "unknown"]))
+    datasets.DatasetDict({"train": named, "test": named}).save_to_disk(str(tmp_path / "parts"))
+    pool = HuggingFace(str(tmp_path / "parts"), part="train+test").load()
+    assert (len(pool.y), pool.classes) == (6, 3)
+
+
+def test_the_packages_cache_is_read_without_the_network(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("asked for the network"))
+    assert not HuggingFace("someone/visits").available()
+    (tmp_path / "visits.csv").write_text("x,y\n1.5,0\n2.5,1\n")
+    with offline(datasets):
+        datasets.load_dataset("csv", data_files=str(tmp_path / "visits.csv"), cache_dir=str(tmp_path / "cache"))
+    (tmp_path / "cache" / "csv").rename(tmp_path / "cache" / "someone___visits")
+    for found in list((tmp_path / "cache").rglob("csv-train.arrow")):
+        found.rename(found.with_name("visits-train.arrow"))
+        found.parents[2].rename(found.parents[3] / "default")
+    pool = HuggingFace("someone/visits").load()
+    assert pool.y.tolist() == [0, 1]

@@ -3,7 +3,8 @@ network while a run loads its data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,6 +26,28 @@ def library() -> Any:
     except ImportError as error:
         raise MissingExtraError("data sets of the hub need the package datasets: pip install idiolect[hub]") from error
     return datasets
+
+
+@contextmanager
+def offline(datasets: Any) -> Iterator[None]:
+    """Keep the package and the hub's own from the network. Both read these settings at every use; which of the two of
+    `datasets` counts depends on its version."""
+    from huggingface_hub import constants
+
+    settings = [
+        (place, name)
+        for place in (datasets.config, constants)
+        for name in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE")
+        if hasattr(place, name)
+    ]
+    before = [getattr(place, name) for place, name in settings]
+    for place, name in settings:
+        setattr(place, name, True)
+    try:
+        yield
+    finally:
+        for (place, name), value in zip(settings, before, strict=True):
+            setattr(place, name, value)
 
 
 @sources.register("hf", "huggingface")
@@ -70,24 +93,26 @@ class HuggingFace(Source):
         datasets = library()
         if self.path is None:
             raise DataError(f"hf: no name; {self.where()}")
-        before = datasets.config.HF_DATASETS_OFFLINE
-        datasets.config.HF_DATASETS_OFFLINE = not online
         try:
-            if Path(self.path).is_dir() and not online:
-                held = datasets.load_from_disk(self.path)
-                return held[self.part] if hasattr(held, "keys") else held
-            return datasets.load_dataset(self.path, self.config, split=self.part)
+            if online:
+                return datasets.load_dataset(self.path, self.config, split=self.part)
+            with offline(datasets):
+                if Path(self.path).is_dir():
+                    held = datasets.load_from_disk(self.path)
+                    if not hasattr(held, "keys"):
+                        return held
+                    return datasets.concatenate_datasets([held[part.strip()] for part in self.part.split("+")])
+                return datasets.load_dataset(self.path, self.config, split=self.part)
         except Exception as error:
             raise DataError(f"hf: {self.path} cannot be loaded ({error}); {self.where()}") from error
-        finally:
-            datasets.config.HF_DATASETS_OFFLINE = before
 
     def load(self) -> Pool:
         """The pool."""
         table = self.open()
         table = table.select(choose("hf", len(table), self.samples, self.seed))
         x, words = _inputs(table[self._column(table, self.x, ("image", "img", "text", "x"))][:], self.length)
-        y, classes = _targets(table[self._column(table, self.y, ("label", "y", "fine_label"))][:])
+        target = self._column(table, self.y, ("label", "y", "fine_label"))
+        y, classes = _targets(table[target][:], getattr(table.features[target], "num_classes", None))
         groups = np.array(table[self._column(table, self.client, ())][:]).astype(str) if self.client else None
         return Pool(x, y, groups, classes, Path(str(self.path)).name, words)
 
@@ -118,11 +143,12 @@ def _inputs(values: list[Any], length: int) -> tuple[torch.Tensor, int | None]:
     return torch.from_numpy(held.astype(np.float32)), None
 
 
-def _targets(values: list[Any]) -> tuple[torch.Tensor, int | None]:
+def _targets(values: list[Any], classes: int | None) -> tuple[torch.Tensor, int | None]:
+    """Targets and the number of classes: as the data set says, else as many as there are."""
     held = np.asarray(values)
     if held.dtype.kind == "f":
         return torch.from_numpy(held.astype(np.float32)), None
     if held.dtype.kind in "iub":
-        return torch.from_numpy(held.astype(np.int64)), int(held.max()) + 1
+        return torch.from_numpy(held.astype(np.int64)), classes or int(held.max()) + 1
     known, numbered = np.unique(held, return_inverse=True)
     return torch.from_numpy(numbered.astype(np.int64)), len(known)
