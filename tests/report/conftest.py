@@ -32,6 +32,24 @@ def comparison(tmp_path_factory):
     return folder
 
 
+SMALL = {"clients": 4, "rounds": 2, "model": "linear", "engine": "loop"}
+
+
+@pytest.fixture(scope="session")
+def originals(tmp_path_factory):
+    """A small comparison of three methods and two seeds."""
+    folder = tmp_path_factory.mktemp("small") / "a"
+    idiolect.compare("local, fedavg, ditto", "digits", seeds=2, out=folder, **SMALL)
+    return folder
+
+
+@pytest.fixture
+def folder(originals, tmp_path):
+    """A copy of it, to be spoiled."""
+    shutil.copytree(originals, tmp_path / "a")
+    return tmp_path / "a"
+
+
 @pytest.fixture(scope="session")
 def study(comparison):
     """The comparison, read."""

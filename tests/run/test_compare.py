@@ -275,6 +275,12 @@ def test_bad_input_is_found_before_anything_is_written(tmp_path, named, message)
     assert not (tmp_path / "x").exists()
 
 
+def test_without_test_data_nothing_can_be_compared(tmp_path):
+    with pytest.raises(InputError, match="has no test data, so nothing can be compared"):
+        compare("local, fedavg", split=[0.8, 0.2, 0.0], out=tmp_path / "a", **SMALL)
+    assert not (tmp_path / "a").exists()
+
+
 def test_unknown_names_are_that():
     with pytest.raises(UnknownNameError):
         compare("nonsense", **SMALL)

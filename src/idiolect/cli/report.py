@@ -49,7 +49,7 @@ def report(
     with drawing(quiet) as watch:
         study = write_report(folders, out, baseline, target, watch)
     for note in study.notes:
-        screen.paragraph(note, "yellow")
+        left_out(note)
     screen.say(f"written: {screen.place(out)}")
 
 
@@ -73,8 +73,13 @@ def figures(
     """
     wanted = [each.strip().lower() for each in formats.split(",") if each.strip()]
     with drawing(quiet) as watch:
-        written = write_figures(folders, out, wanted, baseline, target, watch)
+        written = write_figures(folders, out, wanted, baseline, target, watch, left_out)
     screen.say(f"written: {len(written)} files in {screen.place(out)}")
+
+
+def left_out(note: str) -> None:
+    """Say what was left out."""
+    screen.paragraph(note, "yellow")
 
 
 @contextmanager

@@ -3,6 +3,7 @@ run folders; nothing is run."""
 
 from .files import write_figures
 from .page import write_report
-from .runs import Run, Study, read_study
+from .reading import read_study
+from .runs import Run, Study
 
 __all__ = ["Run", "Study", "read_study", "write_figures", "write_report"]

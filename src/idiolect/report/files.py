@@ -9,7 +9,8 @@ from ..errors import OptionError, RunFolderError
 from ..run.tables import write_text
 from . import clients, curves, why
 from .pictures import FORMATS, Picture, style
-from .runs import Study, read_study
+from .reading import read_study
+from .runs import Study
 from .tables import tables
 
 
@@ -31,8 +32,12 @@ def write_figures(
     baseline: str | None = None,
     target: float = 0.9,
     watch: Callable[[str], None] = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
     """Write every figure in some formats, and every table as CSV, Markdown and LaTeX; return the files.
+
+    `watch` is told what is being drawn, `note` what was left out and why; the other arguments are those of
+    `write_report`.
 
     >>> import idiolect
     >>> folder = getfixture("tmp_path")
@@ -60,4 +65,6 @@ def write_figures(
             for suffix, text in (("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())):
                 written.append(folder / f"{table.name}.{suffix}")
                 write_text(written[-1], text)
+    for each in study.notes:
+        note(each)
     return written

@@ -20,7 +20,8 @@ from ..run.compare_folder import SPEC
 from ..run.tables import footnotes, protocol_lines, write_text
 from . import clients, curves, why
 from .pictures import Picture, style
-from .runs import Study, read_study
+from .reading import read_study
+from .runs import Study
 from .tables import Table, leaderboard, runs, targets, versus
 from .tables import clients as clients_table
 

@@ -164,6 +164,11 @@ def survey(
     for seed in seeds:
         at = replace(config, method="fedavg", seed=seed)
         data = resolve_data(at, own)
+        if not any(len(data.clients[index].test) for index in data.seen):
+            raise InputError(
+                f"{data.name} has no test data, so nothing can be compared; give a split with a test share, as in"
+                " split=[0.6, 0.2, 0.2]"
+            )
         plan = make_plan(at, {**own, "data": data}, FedAvg())
         grounds[seed] = Ground(
             data_hash=data.fingerprint,

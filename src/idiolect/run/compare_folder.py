@@ -81,6 +81,8 @@ def read_spec(path: Path) -> dict[str, Any]:
     held = read_config(path)
     if absent := [name for name in ("methods", "seeds") if not isinstance(held.get(name), list)]:
         raise RunFolderError(f"{path} is damaged: it lists no {' and no '.join(absent)}; use another folder")
+    if wrong := [name for name in ("skipped", "rates") if not isinstance(held.get(name, {}), dict)]:
+        raise RunFolderError(f"{path} is damaged: {wrong[0]} must be 'name: value' lines; use another folder")
     return held
 
 
