@@ -126,6 +126,21 @@ def test_an_interrupted_run_is_marked(mlflow):
     assert told.client.runs["fedavg"]["state"] == "KILLED"
 
 
+def test_an_interrupted_run_that_has_a_summary_is_marked(mlflow):
+    told = loggers.logger("mlflow:http://server")
+    with told:
+        told.start("fedavg", 2)
+        told.end("fedavg", {"metric": "accuracy", "rounds": 2, "rounds_done": 1})
+    assert told.client.runs["fedavg"]["state"] == "KILLED"
+
+
+def test_a_run_that_fails_is_marked(mlflow):
+    told = loggers.logger("mlflow:http://server")
+    told.start("fedavg", 2)
+    told.__exit__(InputError, InputError("wrong"), None)
+    assert told.client.runs["fedavg"]["state"] == "FAILED"
+
+
 def test_a_server_that_fails_stops_no_run(mlflow, caplog):
     board = compared("mlflow:broken")
     assert {each.method for each in board.standings} == {"local", "fedavg"}

@@ -127,16 +127,18 @@ class MLflow(Reporter):
         self._carefully(self._write, label, scalars(round), round.round + 1)
 
     def end(self, label: str, summary: Mapping[str, Any]) -> None:
-        """Write the numbers of the summary and finish the run."""
+        """Write the numbers of the summary and finish the run; one that has rounds left was interrupted."""
         super().end(label, summary)
         known = {name: summary[name] for name in ("method", "data", "seed") if name in summary}
         self._carefully(self._write, label, outcome(summary), int(summary.get("rounds_done", 0)), known)
-        self._carefully(self._finish, label, "FINISHED")
+        complete = summary.get("rounds_done", 0) >= summary.get("rounds", 0)
+        self._carefully(self._finish, label, "FINISHED" if complete else "KILLED")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Mark what was interrupted."""
+        """Mark what was interrupted, or failed."""
+        failed = kind is not None and issubclass(kind, Exception)
         for label in list(self.ids):
-            self._carefully(self._finish, label, "KILLED")
+            self._carefully(self._finish, label, "FAILED" if failed else "KILLED")
 
     def _create(self, label: str, known: Mapping[str, Any]) -> None:
         self.ids[label] = self.client.create_run(self.experiment, run_name=label).info.run_id
