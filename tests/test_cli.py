@@ -187,6 +187,7 @@ def test_compare_prints_and_writes_a_leaderboard(call, folder):
         assert part in out
     for part in ("weighted by samples", "validation", "2 rounds", "participation 1", "(seed 1)", "results: x"):
         assert part in out
+    assert out.splitlines()[-1] == "see it: idiolect report x"
     assert json.loads((folder / "x" / "comparison.json").read_text())["protocol"]["baseline"] == "fedavg"
 
 

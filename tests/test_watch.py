@@ -145,6 +145,10 @@ def test_another_metric_may_be_shown(run):
 def test_what_cannot_be_watched_gets_a_sentence(tmp_path):
     with pytest.raises(RunFolderError, match="holds no run and no comparison"):
         watch.find(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.yaml").write_text("method: fedavg\nrounds: 2\n")
+    with pytest.raises(RunFolderError, match=r"watch one of those inside: .*/a$"):
+        watch.find(tmp_path)
     (tmp_path / "config.yaml").write_text("method: fedavg\nrounds: 2\n")
     (tmp_path / "state.sqlite").write_text("nonsense")  # not a database
     with pytest.raises(RunFolderError, match="cannot be read"):

@@ -111,7 +111,9 @@ def find(folder: Path) -> list[Watched]:
             for seed in held["seeds"]
         ]
     if not (folder / "config.yaml").is_file():
-        raise RunFolderError(f"{folder} holds no run and no comparison; start one with: idiolect run --out {folder}")
+        inside = sorted(path.parent for path in folder.rglob("*.yaml") if path.name in (SPEC, "config.yaml"))
+        way = f"watch one of those inside: {inside[0]}" if inside else f"start one with: idiolect run --out {folder}"
+        raise RunFolderError(f"{folder} holds no run and no comparison; {way}")
     held = read_config(folder / "config.yaml")
     return [Watched(str(held.get("method", Config.method)), folder, _rounds(held, folder), held.get("metrics"))]
 

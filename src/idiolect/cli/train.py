@@ -232,9 +232,10 @@ def compared(
     *arguments: Any,
     json_lines: bool = False,
     log: Logs = None,
+    page: bool = True,
     **named: Any,
 ) -> Comparison:
-    """Start or continue a comparison, show how it goes on and what came of it."""
+    """Start or continue a comparison, show how it goes on, what came of it and, with `page`, how to get its report."""
     where = screen.place(folder)
     try:
         with with_logs(reporter(screen.ERR, quiet, sys.stdout if json_lines else None), log) as told:
@@ -247,6 +248,8 @@ def compared(
         return comparison
     screen.show_comparison(comparison)
     screen.say(f"results: {where} (comparison.md, .csv, .json, and a folder for every run)")
+    if page:
+        screen.say(f"see it: idiolect report {where}")
     return comparison
 
 
@@ -283,6 +286,7 @@ def demo(
         baseline="fedavg",
         out=out,
         jobs=jobs or min(4, cores()),
+        page=False,
         **DEMO_SETTINGS,
     )
     screen.paragraph("how one works: idiolect methods ditto; your own: idiolect compare --help", "dim")
