@@ -26,15 +26,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "cifar10, dirichlet 0.1": {
         "methods": "all",
-        "data": "cifar10(samples=3000)",
+        "data": "cifar10(samples=2000)",
         "public": 0.1,
         "partition": "dirichlet:0.1",
         "clients": 20,
         "model": "lenet5w",
-        "rounds": 30,
+        "rounds": 20,
         "batch_size": 16,
-        "eval_every": 5,
-        "lr": 0.05,
+        "eval_every": 4,
+        "lr": 0.1,
     },
 }
 
