@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +99,20 @@ def test_a_thousand_clients_share_one_copy(tmp_path):
     assert len(stores) == 1
     assert federation.clients[0].x.is_contiguous()
     assert federation.clients[0].x.untyped_storage().nbytes() == 3000 * 3072 * 4
+
+
+def test_dealing_a_pool_to_a_thousand_clients_makes_no_second_copy():
+    """Measured as the peak of a process that does nothing else."""
+    code = """if True:
+        import resource, torch
+        from idiolect.data import Pool
+        pool = Pool(torch.rand(20_000, 3, 32, 32), torch.arange(20_000) % 10, None, 10, "noise")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert len(pool.federation("iid", clients=1000)) == 1000
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (pool.x.numel() * 4))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 0.3
 
 
 @pytest.mark.parametrize("normalise", ["none", "half", "cifar10"])

@@ -63,9 +63,9 @@ def _check_alike(first: Client, client: Client) -> None:
 
 
 def _check_finite(clients: Sequence[Client], get: Callable[[Client], Tensor], what: str) -> None:
-    # Clients may share one tensor, which is then looked at once.
+    # Clients may share one tensor, which is then looked at once; part by part, as a whole one would be copied.
     held = {id(get(client)): get(client) for client in clients}
-    if all(bool(torch.isfinite(each).all()) for each in held.values()):
+    if all(bool(torch.isfinite(part).all()) for each in held.values() for part in torch.split(each, 1024)):
         return
     for client in clients:
         values = get(client)[client.indices].flatten(1) if get(client).ndim > 1 else get(client)[client.indices, None]

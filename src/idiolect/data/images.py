@@ -4,7 +4,7 @@ give uint8 [samples, channels, height, width]; scaling and normalisation happen 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -76,7 +76,7 @@ class Packed:
         parts = (
             (self.data[self.offset[at] : self.offset[at + 1]].tobytes(), f"image {at} of {self.name}") for at in index
         )
-        return _stack([(decode(raw, label, self.mode), label) for raw, label in parts], self.name)
+        return _stack(((decode(raw, label, self.mode), label) for raw, label in parts), len(index), self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +92,8 @@ class Listed:
 
     def take(self, index: np.ndarray) -> Bytes:
         """Some images, read and decoded."""
-        chosen = [self.paths[at] for at in index]
-        return _stack([(self._read(path), str(path)) for path in chosen], "the folder")
+        chosen = (self.paths[at] for at in index)
+        return _stack(((self._read(path), str(path)) for path in chosen), len(index), "the folder")
 
     def _read(self, path: Path) -> Bytes:
         try:
@@ -176,16 +176,19 @@ def is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
-def _stack(images: Sequence[tuple[Bytes, str]], name: str) -> Bytes:
-    """Images of one shape as one array."""
-    first, label = images[0]
-    for image, other in images:
+def _stack(images: Iterator[tuple[Bytes, str]], count: int, name: str) -> Bytes:
+    """Images of one shape as one array, which is filled as they come."""
+    first, label = next(images)
+    stacked = np.empty((count, *first.shape), np.uint8)
+    stacked[0] = first
+    for at, (image, other) in enumerate(images, start=1):
         if image.shape != first.shape:
             raise DataError(
                 f"images of different sizes in {name}: {label} has {_sides(first)}, {other} has {_sides(image)};"
                 " resize them, or give side=..., the pixels to which all are brought"
             )
-    return np.stack([image for image, _ in images])
+        stacked[at] = image
+    return stacked
 
 
 def _sides(image: Bytes) -> str:
