@@ -105,6 +105,18 @@ def test_damaged_files_are_refused(folder, file, content, domain, message):
         Digits5(domains=(domain,), path=str(folder), verify=False).load()
 
 
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_truncated_matlab_file_is_refused(folder, compressed):
+    path = folder / "test_32x32.mat"
+    held = {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((2, 1), np.uint8)}
+    savemat(path, held, do_compression=compressed)
+    whole = path.read_bytes()
+    for length in (0, 10, 128, 150, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DataError, match=r"cannot be read|has no"):
+            Digits5(domains=("svhn",), path=str(folder), verify=False).load()
+
+
 def test_images_and_labels_of_different_number_are_refused(folder):
     savemat(folder / "test_32x32.mat", {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1), np.uint8)})
     with pytest.raises(DataError, match="do not fit 3 labels"):

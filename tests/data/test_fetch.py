@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import subprocess
+import sys
 import tarfile
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +18,8 @@ import pytest
 
 from idiolect.data import fetch, fetchable, sources
 from idiolect.data import fetch as fetch_function
-from idiolect.data.fetch import REMOTES, Remote, download
+from idiolect.data.fetch import download
+from idiolect.data.remotes import REMOTES, Remote
 from idiolect.errors import DataError, UnknownNameError
 
 CONTENT = bytes(range(256)) * 4000
@@ -29,6 +33,8 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
         self.cut: int | None = None
+        self.go_on = threading.Event()
+        self.go_on.set()
         self.ranges = True
         self.asked: list[str | None] = []
 
@@ -56,6 +62,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         self.wfile.write(content[start : None if self.server.cut is None else self.server.cut])
+        self.server.go_on.wait(60)
 
     def log_message(self, *_: object) -> None:
         """Be quiet."""
@@ -92,6 +99,26 @@ def test_an_interrupted_download_goes_on_where_it_stopped(server, tmp_path, rang
     download(url, target, MD5)
     assert target.read_bytes() == CONTENT
     assert server.asked == [None, "bytes=300000-"]
+
+
+def test_a_download_that_was_killed_goes_on_where_it_stopped(server, tmp_path):
+    url, target, part = server.url("a.bin", CONTENT), tmp_path / "a.bin", tmp_path / "a.bin.part"
+    server.cut = 600_000
+    server.go_on.clear()  # the answer stops, but does not end
+    code = (
+        f"from pathlib import Path; from idiolect.data.fetch import download; download({url!r}, Path({str(target)!r}))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        while process.poll() is None and not (part.exists() and part.stat().st_size >= 262_144):
+            time.sleep(0.05)
+        process.kill()
+    size = part.stat().st_size
+    assert not target.exists()
+    server.cut = None
+    server.go_on.set()
+    download(url, target, MD5)
+    assert target.read_bytes() == CONTENT
+    assert server.asked == [None, f"bytes={size}-"]
 
 
 def test_a_part_that_is_whole_already_is_taken(server, tmp_path):
@@ -134,6 +161,22 @@ def test_fetching_a_source_unpacks_its_archive_once(server, tmp_path, monkeypatc
         assert fetch("cifar100", tmp_path) == [tmp_path / "cifar100" / "cifar-100-python"]
     assert len(server.asked) == 1
     assert {path.name for path in (tmp_path / "cifar100").rglob("*")} == {"cifar-100-python", "train", "test"}
+
+
+def test_unpacking_that_was_killed_is_done_again(server, tmp_path, monkeypatch):
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w") as archive:
+        for name in ("gzip/emnist-byclass.gz", "gzip/emnist-letters.gz"):
+            archive.writestr(name, b"1")
+    remote = Remote(server.url("e.zip", b""), "emnist/e.zip", None, "emnist/emnist-byclass.gz")
+    monkeypatch.setitem(REMOTES, "emnist-letters", (remote,))
+    (tmp_path / "emnist" / ".unpacking-e.zip").mkdir(parents=True)
+    (tmp_path / "emnist" / ".unpacking-e.zip" / "half").write_bytes(b"")
+    (tmp_path / "emnist" / "e.zip").write_bytes(raw.getvalue())
+    (tmp_path / "emnist" / "emnist-byclass.gz").write_bytes(b"1")
+    fetch("emnist-letters", tmp_path)
+    assert {path.name for path in (tmp_path / "emnist").iterdir()} == {"emnist-byclass.gz", "emnist-letters.gz"}
+    assert server.asked == []
 
 
 def test_archives_within_archives_and_emnists_folder_are_unpacked_too(server, tmp_path, monkeypatch):

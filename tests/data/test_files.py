@@ -103,7 +103,9 @@ def test_archives_are_unpacked_into_what_is_there(tmp_path, make):
 
 
 @pytest.mark.parametrize("make", [make_zip, make_tar])
-@pytest.mark.parametrize("name", ["../outside.txt", "/tmp/outside.txt", "set/../../outside.txt", "..\\outside.txt"])
+@pytest.mark.parametrize(
+    "name", ["../outside.txt", "/tmp/outside.txt", "set/../../outside.txt", "..\\outside.txt", "C:\\outside.txt"]
+)
 def test_a_path_outside_the_folder_is_refused_and_nothing_is_unpacked(tmp_path, make, name):
     archive, out = make(tmp_path / "archive", {"good.txt": b"good", name: b"bad"}), tmp_path / "out"
     with pytest.raises(DataError, match="outside its folder; nothing was unpacked"):

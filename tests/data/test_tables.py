@@ -87,6 +87,10 @@ def test_what_is_wrong_with_an_npz_is_said(tmp_path):
     np.savez(path, x=np.array([{"a": 1}], object), y=np.zeros(1))
     with pytest.raises(DataError, match="cannot be read"):
         Npz(str(path)).load()
+    np.savez(path, x=np.zeros((4, 3)), y=np.zeros(4, int))
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(DataError, match="cannot be read"):
+        Npz(str(path)).load()
     path.write_bytes(b"PK damaged")
     with pytest.raises(DataError, match="cannot be read"):
         Npz(str(path)).load()

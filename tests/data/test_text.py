@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zipfile
 from pathlib import Path
@@ -84,6 +85,20 @@ def test_mislabelled_news_are_refused(news, row, message):
 
 
 # -- characters ----------------------------------------------------------------------------------------------
+
+
+def encrypted() -> bytes:
+    """A zip whose only member is marked as encrypted."""
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w") as archive:
+        archive.writestr("hamlet.xml", "<PLAY/>")
+    held = bytearray(raw.getvalue())
+    for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        held[held.index(mark) + flags] |= 1
+    return bytes(held)
+
+
+ENCRYPTED = encrypted()
 
 
 def test_leafs_alphabet_has_eighty_characters():
@@ -171,6 +186,7 @@ def test_leafs_shakespeare_comes_before_plays(plays):
         ("shakedracor_by_role.jsonl.gz", gzip.compress(b'{"client": "a"}', mtime=0), "dracor"),
         ("shakedracor_by_role.jsonl.gz", b"damaged", "dracor"),
         ("nltk_shakespeare.zip", b"damaged", "nltk"),
+        ("nltk_shakespeare.zip", ENCRYPTED, "nltk"),
     ],
 )
 def test_damaged_plays_are_refused(plays, file, content, edition):

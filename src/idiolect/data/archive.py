@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -28,8 +27,9 @@ def extract(archive: str | Path, folder: str | Path) -> None:
     'hello'
     """
     archive, folder = Path(archive), Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=folder))
+    part = folder / f".unpacking-{archive.name}"
+    shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
+    part.mkdir(parents=True)
     try:
         _unpack(archive, part)
         _move(part, folder)
@@ -61,7 +61,7 @@ def _is_plain(member: zipfile.ZipInfo) -> bool:
 def _check(archive: Path, members: Iterable[tuple[str, bool]]) -> None:
     for name, plain in members:
         path = PurePosixPath(name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or ":" in path.parts[:1]:
+        if path.is_absolute() or ".." in path.parts or ":" in "".join(path.parts[:1]):
             raise DataError(f"the archive {archive} would write to {name!r}, outside its folder; nothing was unpacked")
         if not plain:
             raise DataError(f"the archive {archive} holds {name!r}, which is no plain file; nothing was unpacked")

@@ -40,7 +40,7 @@ def read_mat(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
 
     try:
         held: dict[str, Any] = loadmat(path)
-    except (MatReadError, NotImplementedError, TypeError, *BROKEN) as error:
+    except (MatReadError, NotImplementedError, TypeError, LookupError, *BROKEN) as error:
         raise unreadable(path, error) from error
     _need(path, keys, held)
     return {key: held[key] for key in keys}

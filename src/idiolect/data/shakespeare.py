@@ -66,7 +66,7 @@ def _roles_xml(path: Path) -> Speeches:
                     text = "\n".join("".join(each.itertext()) for each in speech.iter("LINE"))
                     if len(speakers) == 1:
                         roles.setdefault(f"{Path(name).stem}/{speakers[0]}", []).append(text)
-    except (zipfile.BadZipFile, ElementTree.ParseError, KeyError, *BROKEN) as error:
+    except (zipfile.BadZipFile, ElementTree.ParseError, LookupError, RuntimeError, *BROKEN) as error:
         raise unreadable(path, error) from error
     return roles
 
@@ -97,7 +97,7 @@ class Shakespeare(FileSource):
     groups: ClassVar[str] = "1,410 roles (DraCor), 1,129 (LEAF)"
     papers: ClassVar[str] = "FedFac"
     layouts: ClassVar[dict[str, Layout]] = {
-        "leaf": Layout("shakespeare", ("leaf/",), "LEAF's JSON files in"),
+        "leaf": Layout("shakespeare", ("leaf/",), "a folder of LEAF's JSON files"),
         "dracor": Layout("shakespeare", ("shakedracor_by_role.jsonl",)),
         "nltk": Layout("shakespeare", ("nltk_shakespeare.zip",)),
         "tiny": Layout("shakespeare", ("tinyshakespeare_input.txt",)),
