@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import lzma
 import struct
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 import torch
 
 from idiolect.data import Mnist, MnistWriters, data_root, load, read_idx, sources
-from idiolect.errors import DataError
+from idiolect.data.files import read_bytes
+from idiolect.data.remotes import REMOTES
+from idiolect.errors import DataError, MissingExtraError
 
 
 def idx(array: np.ndarray, code: int = 0x08) -> bytes:
@@ -45,6 +48,21 @@ def test_every_source_describes_itself(name):
     assert source().where()
 
 
+@pytest.mark.parametrize("name", list(sources))
+def test_every_source_says_what_to_put_where(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path))
+    source = sources.build(name)
+    if source.where() == "needs no files":
+        return
+    assert not source.available()
+    with pytest.raises((DataError, MissingExtraError)) as error:
+        source.load()
+    if not isinstance(error.value, MissingExtraError):
+        assert source.where() in str(error.value)
+    assert ".." not in str(error.value)
+    assert (f"idiolect data fetch {name}" in source.where()) == (name in REMOTES)
+
+
 @pytest.mark.parametrize("name", ["digits", "fedfac-simulation", "rectangles"])
 def test_sources_without_files_are_always_available(name):
     assert sources.build(name).available()
@@ -62,7 +80,7 @@ def test_digits_are_scaled_images():
 
 
 def test_mnist_merges_its_parts_and_scales_them(folder):
-    pool = Mnist(path=str(folder)).load()
+    pool = Mnist(path=str(folder), verify=False).load()
     assert pool.x.shape == (18, 1, 28, 28)
     assert pool.x.dtype == torch.float32
     assert 0.99 < float(pool.x.max()) <= 1.0
@@ -70,23 +88,23 @@ def test_mnist_merges_its_parts_and_scales_them(folder):
 
 
 def test_a_part_of_mnist_follows_from_its_seed(folder):
-    first, again, other = (Mnist(samples=5, seed=seed, path=str(folder)).load().x for seed in (0, 0, 1))
+    first, again, other = (Mnist(samples=5, seed=seed, path=str(folder), verify=False).load().x for seed in (0, 0, 1))
     assert len(first) == 5
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     with pytest.raises(DataError, match="samples=19 is more than the 18 there are"):
-        Mnist(samples=19, path=str(folder)).load()
+        Mnist(samples=19, path=str(folder), verify=False).load()
 
 
 def test_writers_are_natural_clients(folder):
-    federation = MnistWriters(path=str(folder)).federation()
+    federation = MnistWriters(path=str(folder), verify=False).federation()
     assert [client.name for client in federation.clients] == ["100", "101", "102"]
     assert federation.partition == "group"
-    chosen = MnistWriters(writers=2, path=str(folder)).load()
+    chosen = MnistWriters(writers=2, path=str(folder), verify=False).load()
     assert len(np.unique(chosen.groups)) == 2
     assert len(chosen.x) == 8
     with pytest.raises(DataError, match="writers=4 is more than the 3 there are"):
-        MnistWriters(writers=4, path=str(folder)).load()
+        MnistWriters(writers=4, path=str(folder), verify=False).load()
 
 
 def test_files_are_found_under_the_data_root(folder, monkeypatch):
@@ -94,7 +112,8 @@ def test_files_are_found_under_the_data_root(folder, monkeypatch):
     assert data_root() is None
     assert not Mnist().available()
     with pytest.raises(
-        DataError, match=r"IDIOLECT_DATA is not set. To use it, put train-images.*into \$IDIOLECT_DATA/mnist"
+        DataError,
+        match=r"not set\. To use it, run: idiolect data fetch mnist; or put train-images.*into \$IDIOLECT_DATA/mnist",
     ):
         Mnist().load()
     (folder / "sets").mkdir()
@@ -102,13 +121,31 @@ def test_files_are_found_under_the_data_root(folder, monkeypatch):
     monkeypatch.setenv("IDIOLECT_DATA", str(folder / "sets"))
     assert Mnist().available()
     assert MnistWriters().available()
-    assert len(load("mnist(samples=10)", partition="iid", clients=2)) == 2
+    assert len(load("mnist(samples=10, verify=false)", partition="iid", clients=2)) == 2
 
 
 def test_missing_files_are_named(folder):
     (folder / "t10k-images-idx3-ubyte").unlink()
-    assert not Mnist(path=str(folder)).available()
+    assert not Mnist(path=str(folder), verify=False).available()
     with pytest.raises(DataError, match=r"mnist: t10k-images-idx3-ubyte not found\. To use it, put .* into the folder"):
+        Mnist(path=str(folder), verify=False).load()
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "mnist-writers", "digits5"])
+def test_files_that_are_not_the_publishers_are_refused(folder, name):
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte has the md5 checksum .* the publisher's file has"):
+        sources.build(f"{name}(path='{folder}')").load()
+
+
+def test_a_compressed_file_is_compared_by_its_content(folder, monkeypatch):
+    held = {
+        each: hashlib.md5(read_bytes(path)).hexdigest()
+        for each, path in Mnist.layouts["idx"].found(str(folder)).items()
+    }
+    monkeypatch.setattr(Mnist, "checksums", held)
+    assert len(Mnist(path=str(folder)).load().x) == 18
+    (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros(6, np.uint8))))
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz has the md5 checksum"):
         Mnist(path=str(folder)).load()
 
 
@@ -116,13 +153,13 @@ def test_files_that_do_not_fit_together_are_refused(folder):
     labels = folder / "t10k-labels-idx1-ubyte.gz"
     labels.write_bytes(gzip.compress(idx(np.zeros(5, np.uint8))))
     with pytest.raises(DataError, match="t10k-images-idx3-ubyte has 6 images, but t10k-labels-idx1-ubyte 5 labels"):
-        Mnist(path=str(folder)).load()
+        Mnist(path=str(folder), verify=False).load()
     labels.write_bytes(gzip.compress(idx(np.full(6, 26, np.uint8))))
     with pytest.raises(DataError, match="has the label 26, but labels go from 0 to 9"):
-        Mnist(path=str(folder)).load()
+        Mnist(path=str(folder), verify=False).load()
     (folder / "qmnist-train-labels-idx2-int").write_bytes(idx(np.ones((12, 8), np.int32), code=0x0C))
     with pytest.raises(DataError, match="does not describe the samples"):
-        MnistWriters(path=str(folder)).load()
+        MnistWriters(path=str(folder), verify=False).load()
 
 
 def emnist(folder: Path, part: str, labels: list[int]) -> np.ndarray:
@@ -152,7 +189,7 @@ def test_a_label_that_emnist_letters_does_not_have_is_refused(tmp_path):
 
 
 def test_fashion_mnist_has_the_same_format(folder):
-    pool = sources.build(f"fashion-mnist(path='{folder}')").load()
+    pool = sources.build(f"fashion-mnist(path='{folder}', verify=false)").load()
     assert (pool.x.shape, pool.classes, pool.name) == ((18, 1, 28, 28), 10, "fashion-mnist")
 
 

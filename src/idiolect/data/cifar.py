@@ -126,6 +126,7 @@ class TinyImagenet(ImageSource):
     size: ClassVar[str] = "110,000 samples, 3 x 64 x 64, 200 classes"
     papers: ClassVar[str] = "FLAYER"
     layouts: ClassVar[dict[str, Layout]] = {"folders": Layout("tiny-imagenet", ("tiny-imagenet-200/",))}
+    note: ClassVar[str] = "It holds wnids.txt, train/ and val/, as the published archive has them"
 
     side: int | None = option(None, min=8, help="resize to this side; none keeps 64 pixels")
 

@@ -13,7 +13,7 @@ from ..errors import DataError, MissingExtraError
 from ..options import option
 from .files import BROKEN, Layout, check_sum, read_bytes, read_text, unreadable
 from .images import Images, Joined, Listed, Stored
-from .mnist import read_pair
+from .mnist import SUMS, read_pair
 from .packed import check_labels, packed_images, read_mat
 from .sources import ImageSource, Pool, choose, sources
 
@@ -103,16 +103,18 @@ def _mnistm(found: Found) -> Part:
     return _join(parts)
 
 
-_PAIRS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _SVHN = {"train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373", "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3"}
 DOMAINS: dict[str, list[tuple[Layout, Callable[[Found], Part]]]] = {
-    "mnist": [(Layout("mnist", _PAIRS), _idx)],
+    "mnist": [(Layout("mnist", tuple(SUMS)), _idx)],
     "svhn": [(Layout("digits5", tuple(_SVHN)), _mat), (Layout("digits5", ("svhn_webp.npz",)), _webp)],
     "usps": [
         (Layout("digits5", ("usps.h5",)), _usps_h5),
-        (Layout("digits5", ("usps", "usps.t"), "LIBSVM's"), _usps_libsvm),
+        (Layout("digits5", ("usps", "usps.t"), "LIBSVM's files"), _usps_libsvm),
     ],
-    "mnistm": [(Layout("digits5", ("mnist_m/",)), _mnistm), (Layout("digits5", ("mnistm_webp.npz",)), _webp)],
+    "mnistm": [
+        (Layout("digits5", ("mnist_m/",), "images and lists of labels"), _mnistm),
+        (Layout("digits5", ("mnistm_webp.npz",)), _webp),
+    ],
     "synth": [(Layout("digits5", ("synth_train_32x32.mat", "synth_test_32x32.mat")), _mat)],
 }
 
@@ -128,11 +130,12 @@ class Digits5(ImageSource):
     size: ClassVar[str] = "up to 215,695 samples, 3 x 28 x 28, 10 classes"
     groups: ClassVar[str] = "5 domains"
     papers: ClassVar[str] = "LG-Mix, FedBN"
+    checksums: ClassVar[dict[str, str]] = {**SUMS, **_SVHN}
 
     domains: tuple[str, ...] = option((), choices=tuple(DOMAINS), help="which domains; none is all that are there")
     per_domain: int | None = option(None, min=1, help="take a random part of this many samples of each domain")
     side: int = option(28, min=8, help="pixels to which images are brought")
-    verify: bool = option(True, help="compare SVHN's files with the publisher's checksums")
+    verify: bool = option(True, help="compare MNIST's and SVHN's files with the publishers' checksums")
 
     def _readers(self, domain: str) -> list[tuple[Layout, Callable[[Found], Part]]]:
         return [each for each in DOMAINS[domain] if not each[0].missing(self.path)]
@@ -140,7 +143,8 @@ class Digits5(ImageSource):
     def where(self) -> str:
         """Which files to put where."""
         ways = {name: " or ".join(layout.where(self.path) for layout, _ in found) for name, found in DOMAINS.items()}
-        return "; ".join(f"{name}: {way}" for name, way in ways.items())
+        fetched = [f"{way} (all but mnistm and synth)" for way in self.fetching()]
+        return "; ".join([*fetched, *(f"{name}: {way}" for name, way in ways.items())])
 
     def available(self) -> bool:
         """Whether at least one domain, or every named one, is there."""
@@ -156,9 +160,9 @@ class Digits5(ImageSource):
         for domain in wanted:
             layout, read = self._readers(domain)[0]
             found = layout.found(self.path)
-            if self.verify and domain == "svhn" and read is _mat:
-                for file, path in found.items():
-                    check_sum(path, _SVHN[file])
+            for file, path in found.items():
+                if self.verify and file in self.checksums:
+                    check_sum(path, self.checksums[file], content=True)
             images, own = read(found)
             index = choose(f"digits5, {domain}", len(own), self.per_domain, self.seed)
             pixels = Joined([images], self.side).take(index)

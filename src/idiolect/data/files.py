@@ -6,6 +6,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
+import io
 import lzma
 import os
 import zlib
@@ -65,8 +66,9 @@ def unreadable(path: str | Path, error: object) -> DataError:
     return DataError(f"{path} cannot be read ({error}); fetch it again")
 
 
-def check_sum(path: str | Path, expected: str) -> None:
-    """Raise `DataError` unless a file has this MD5 (32 digits) or SHA-256 (64 digits).
+def check_sum(path: str | Path, expected: str, content: bool = False) -> None:
+    """Raise `DataError` unless a file, or with `content` what a compressed one holds, has this MD5 (32 digits) or
+    SHA-256 (64 digits).
 
     >>> path = getfixture("tmp_path") / "a"
     >>> _ = path.write_bytes(b"")
@@ -74,7 +76,7 @@ def check_sum(path: str | Path, expected: str) -> None:
     """
     kind = "md5" if len(expected) == 32 else "sha256"
     try:
-        with Path(path).open("rb") as file:
+        with io.BytesIO(read_bytes(path)) if content else Path(path).open("rb") as file:
             found = hashlib.file_digest(file, kind).hexdigest()
     except OSError as error:
         raise unreadable(path, error) from error

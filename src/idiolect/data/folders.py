@@ -122,6 +122,7 @@ class OfficeCaltech(Sites):
         "folders": Layout("office-caltech10", tuple(f"{site}/" for site in sites)),
         "jpeg": Layout(".", ("office_caltech10_96px_jpeg.npz",)),
     }
+    note: ClassVar[str] = "Each domain holds a folder of images per class, as in amazon/bike/frame_0001.jpg"
 
     features: str = option("images", choices=("images", "surf"), help="images, or 800 counts of SURF features")
 
@@ -170,6 +171,10 @@ class DomainNet(Sites):
         "bird", "feather", "headphones", "ice_cream", "teapot", "tiger", "whale", "windmill", "wine_glass", "zebra",
     )  # fmt: skip
     layouts: ClassVar[dict[str, Layout]] = {"folders": Layout("domainnet", tuple(f"{site}/" for site in sites))}
+    note: ClassVar[str] = (
+        "Each style is an archive at ai.bu.edu/M3SDA and holds a folder of images per class, as in "
+        "clipart/bird/clipart_029_000001.jpg; other classes than the ten are left out"
+    )
 
     def load(self) -> Pool:
         """The pool, with the styles as groups."""
@@ -189,6 +194,10 @@ class Camelyon17(ImageSource):
     groups: ClassVar[str] = "5 hospitals"
     papers: ClassVar[str] = "LG-Mix"
     layouts: ClassVar[dict[str, Layout]] = {"wilds": Layout("camelyon17_v1.0", ("metadata.csv", "patches/"))}
+    note: ClassVar[str] = (
+        "It is camelyon17_v1.0 of the WILDS collection (wilds.stanford.edu); patches are at "
+        "patches/patient_004_node_4/patch_patient_004_node_4_x_3328_y_21792.png"
+    )
 
     side: int | None = option(None, min=8, help="pixels to which patches are brought; none leaves 96")
 

@@ -59,7 +59,8 @@ class Femnist(FileSource):
     size: ClassVar[str] = "805,263 samples, 1 x 28 x 28, 62 classes"
     groups: ClassVar[str] = "3,550 writers"
     papers: ClassVar[str] = "pFedGate, FedFac"
-    layouts: ClassVar[dict[str, Layout]] = {"leaf": Layout(".", ("femnist/",), "LEAF's JSON files in")}
+    layouts: ClassVar[dict[str, Layout]] = {"leaf": Layout(".", ("femnist/",), "a folder of LEAF's JSON files")}
+    note: ClassVar[str] = "The script data/femnist/preprocess.sh of github.com/TalwalkarLab/leaf makes them"
 
     writers: int | None = option(None, min=1, help="take a random choice of this many writers")
 

@@ -17,6 +17,12 @@ from .images import Joined, Stored
 from .packed import check_labels
 from .sources import ImageSource, Pool, sources
 
+SUMS = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
 _TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 _TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _WRITERS = "qmnist-train-labels-idx2-int"
@@ -43,10 +49,13 @@ class Mnist(ImageSource):
     size: ClassVar[str] = "70,000 samples, 1 x 28 x 28, 10 classes"
     papers: ClassVar[str] = "FedLAG, LG-Mix (as a domain of Digits-Five)"
     layouts: ClassVar[dict[str, Layout]] = {"idx": Layout("mnist", _TRAIN + _TEST)}
+    checksums: ClassVar[dict[str, str]] = SUMS
+
+    verify: bool = option(True, help="compare the files with the publisher's checksums")
 
     def load(self) -> Pool:
         """The pool, scaled to [0, 1]."""
-        _, found = self.find()
+        _, found = self.find(self.verify)
         parts = [read_pair(found, files) for files in (_TRAIN, _TEST)]
         return self.image_pool(Joined([part[0] for part in parts]), np.concatenate([part[1] for part in parts]), 10)
 
@@ -60,6 +69,12 @@ class FashionMnist(Mnist):
     licence: ClassVar[str] = "MIT (Zalando)"
     papers: ClassVar[str] = ""
     layouts: ClassVar[dict[str, Layout]] = {"idx": Layout("fashion-mnist", _TRAIN + _TEST)}
+    checksums: ClassVar[dict[str, str]] = {
+        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+    }
 
 
 @sources.register("mnist-writers")
@@ -73,12 +88,14 @@ class MnistWriters(ImageSource):
     groups: ClassVar[str] = "539 writers with 19 to 131 samples each"
     papers: ClassVar[str] = "stands in for the digits of FEMNIST (pFedGate, FedFac)"
     layouts: ClassVar[dict[str, Layout]] = {"idx": Layout("mnist", (*_TRAIN, _WRITERS))}
+    checksums: ClassVar[dict[str, str]] = {**SUMS, _WRITERS: "1d43300e7f41ddcbf7fd006cbe865af9"}
 
     writers: int | None = option(None, min=1, help="take a random choice of this many writers")
+    verify: bool = option(True, help="compare the files with the publisher's checksums")
 
     def load(self) -> Pool:
         """The pool, scaled to [0, 1], with the writers as groups."""
-        _, found = self.find()
+        _, found = self.find(self.verify)
         images, labels = read_pair(found, _TRAIN)
         table = read_idx(found[_WRITERS], dimensions=2)
         if table.shape[1] <= _WRITER or not np.array_equal(table[:, _CLASS], labels):
@@ -107,10 +124,10 @@ class Emnist(ImageSource):
     upright."""
 
     licence: ClassVar[str] = "public domain (NIST Special Database 19)"
-    papers: ClassVar[str] = "FedLAG, pFedGate (62 classes)"
+    papers: ClassVar[str] = "stands in for EMNIST ByClass (FedLAG, pFedGate)"
     classes: ClassVar[int] = 0
     start: ClassVar[int] = 0
-    note: ClassVar[str] = "The files come in gzip.zip of the EMNIST page at NIST."
+    note: ClassVar[str] = "The files come in gzip.zip of the EMNIST page at NIST"
 
     def load(self) -> Pool:
         """The pool, scaled to [0, 1]."""
@@ -159,5 +176,6 @@ class EmnistByClass(Emnist):
 
     title: ClassVar[str] = "EMNIST ByClass, training and test part merged"
     size: ClassVar[str] = "814,255 samples, 1 x 28 x 28, 62 classes"
+    papers: ClassVar[str] = "FedLAG, pFedGate"
     classes: ClassVar[int] = 62
     layouts: ClassVar[dict[str, Layout]] = {"idx": Layout("emnist", _files("byclass"))}

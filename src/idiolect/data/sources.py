@@ -20,6 +20,7 @@ from .federation import Federation
 from .files import Layout, check_sum, data_root
 from .images import NONE, Images, to_inputs
 from .partition import Partition, partitions
+from .remotes import REMOTES
 from .split import SHARES
 
 CLIENTS = 20
@@ -164,22 +165,27 @@ class FileSource(Source):
 
     def where(self) -> str:
         """Which files to put where."""
-        ways = "; or ".join(layout.where(self.path) for layout in self.layouts.values())
-        return f"{ways}. {self.note}" if self.note else ways
+        return "; or ".join([*self.fetching(), *(layout.where(self.path) for layout in self.layouts.values())]) + (
+            f". {self.note}" if self.note else ""
+        )
+
+    def fetching(self) -> list[str]:
+        """The command that fetches the files, if there is one and it would put them where they are looked for."""
+        return [f"run: idiolect data fetch {self.name}"] if self.name in REMOTES and not self.path else []
 
     def available(self) -> bool:
         """Whether all files of one layout are there."""
         return any(not layout.missing(self.path) for layout in self.layouts.values())
 
     def find(self, verify: bool = True) -> tuple[str, dict[str, Path]]:
-        """The first complete layout and its files, checksums compared where the publisher gives them for plain
-        files; else a `DataError` that says what to put where."""
+        """The first complete layout and its files, compared with the publisher's checksums where there are some; else
+        a `DataError` that says what to put where."""
         for kind, layout in self.layouts.items():
             if not layout.missing(self.path):
                 found = layout.found(self.path)
                 for file, expected in self.checksums.items():
-                    if verify and file in found and found[file].name == Path(file).name:
-                        check_sum(found[file], expected)
+                    if verify and file in found:
+                        check_sum(found[file], expected, content=True)
                 return kind, found
         lacking = min((layout.missing(self.path) for layout in self.layouts.values()), key=len)
         unset = "" if self.path or data_root() else " IDIOLECT_DATA is not set."
