@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import subprocess
 import sys
@@ -45,6 +46,14 @@ def test_the_python_version_of_cifar10_is_read(cifar):
     raw = pickle.loads((cifar / "cifar-10-batches-py" / "data_batch_2").read_bytes(), encoding="bytes")
     assert torch.equal(pool.x[4], torch.from_numpy(raw[b"data"][0].reshape(3, 32, 32)).float() / 255)
     assert pool.y[4:8].tolist() == [0, 1, 2, 3]
+
+
+def test_a_compressed_batch_is_read_too(cifar):
+    plain = Cifar10(path=str(cifar), verify=False).load()
+    path = cifar / "cifar-10-batches-py" / "data_batch_2"
+    path.with_name("data_batch_2.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    assert torch.equal(Cifar10(path=str(cifar), verify=False).load().x, plain.x)
 
 
 def test_the_python_version_of_cifar100_has_fine_labels(tmp_path):

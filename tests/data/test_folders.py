@@ -98,6 +98,8 @@ def test_office_caltech_from_its_folders(tmp_path):
     assert pool.x.shape == (8, 3, 32, 32)
     assert sorted(set(pool.groups)) == ["amazon", "caltech10", "dslr", "webcam"]
     assert OfficeCaltech(path=str(tmp_path), samples=1).load().input_shape == (3, 256, 256)
+    (tmp_path / "caltech10").rename(tmp_path / "caltech")  # as other copies call it
+    assert sorted(set(OfficeCaltech(path=str(tmp_path)).load().groups)) == ["amazon", "caltech", "dslr", "webcam"]
 
 
 def test_office_caltech_as_surf_features(tmp_path):

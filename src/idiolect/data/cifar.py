@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import DataError
 from ..options import option
-from .files import BROKEN, Layout, read_text, unreadable
+from .files import BROKEN, Layout, read_bytes, read_text, unreadable
 from .images import Joined, Listed, Stored, is_image
 from .packed import check_labels, packed_images
 from .sources import ImageSource, Pool, sources
@@ -38,7 +38,7 @@ class _Arrays(pickle.Unpickler):
 def read_batch(path: Path, label: str) -> tuple[Stored, np.ndarray]:
     """Images and labels of a file of CIFAR's Python version."""
     try:
-        held = _Arrays(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        held = _Arrays(io.BytesIO(read_bytes(path)), encoding="bytes").load()
         data, labels = np.asarray(held[b"data"]), np.asarray(held[label.encode()])
     except (pickle.UnpicklingError, KeyError, TypeError, AttributeError, ImportError, IndexError, *BROKEN) as error:
         raise unreadable(path, error) from error

@@ -87,11 +87,16 @@ def check_sum(path: str | Path, expected: str, content: bool = False) -> None:
         )
 
 
+def _compressible(file: str) -> bool:
+    """Whether a file may be compressed: a folder cannot be, and some formats are compressed in themselves."""
+    return not file.endswith(("/", ".npz", ".mat", ".h5", ".zip"))
+
+
 @dataclass(frozen=True)
 class Layout:
     """Files of one source: under a folder that an option names, else under its own folder in IDIOLECT_DATA.
 
-    Names that end in a slash are folders; files may be compressed.
+    Names that end in a slash are folders; files of text, IDX and the like may be compressed.
 
     >>> Layout("digits", ("a.npz",)).missing(str(getfixture("tmp_path")))
     ['a.npz']
@@ -113,7 +118,8 @@ class Layout:
             return None
         if file.endswith("/"):
             return folder / file if (folder / file).is_dir() else None
-        return next((each for ending in COMPRESSIONS if (each := folder / f"{file}{ending}").is_file()), None)
+        endings = COMPRESSIONS if _compressible(file) else ("",)
+        return next((each for ending in endings if (each := folder / f"{file}{ending}").is_file()), None)
 
     def missing(self, path: str | None) -> list[str]:
         """What is not there."""
@@ -126,8 +132,7 @@ class Layout:
     def where(self, path: str | None) -> str:
         """What to put where."""
         own = "$IDIOLECT_DATA" if self.place == "." else f"$IDIOLECT_DATA/{self.place}"
-        plain = not any(file.endswith(("/", ".npz", ".mat", ".h5", ".zip")) for file in self.files)
-        compressed = " (plain, .gz, .xz or .bz2)" if plain else ""
+        compressed = " (plain, .gz, .xz or .bz2)" if all(map(_compressible, self.files)) else ""
         listed = ", ".join(self.files)
         what = f"{self.what}: " if self.what else ""
         return f"put {what}{listed}{compressed} into {f'the folder {path}' if path else own}"

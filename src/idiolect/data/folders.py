@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -100,9 +100,10 @@ class Sites(ImageSource):
         None, min=8, help="pixels to which images are brought; none is 256, or the compact file's"
     )
 
-    def from_folders(self, root: Path) -> Pool:
+    def from_folders(self, found: Mapping[str, Path]) -> Pool:
         """The pool from root/site/class."""
-        paths, labels, sites, classes = scan(root, self.sites, self.kinds or None)
+        root = next(iter(found.values())).parent
+        paths, labels, sites, classes = scan(root, [path.name for path in found.values()], self.kinds or None)
         return self.image_pool(Listed(paths, self.side or 256), labels, len(classes), sites)
 
 
@@ -120,6 +121,7 @@ class OfficeCaltech(Sites):
     sites: ClassVar[tuple[str, ...]] = ("amazon", "caltech10", "dslr", "webcam")
     layouts: ClassVar[dict[str, Layout]] = {
         "folders": Layout("office-caltech10", tuple(f"{site}/" for site in sites)),
+        "caltech": Layout("office-caltech10", ("amazon/", "caltech/", "dslr/", "webcam/")),
         "jpeg": Layout(".", ("office_caltech10_96px_jpeg.npz",)),
     }
     note: ClassVar[str] = "Each domain holds a folder of images per class, as in amazon/bike/frame_0001.jpg"
@@ -131,8 +133,8 @@ class OfficeCaltech(Sites):
         if self.features == "surf":
             return self._surf()
         kind, found = self.find()
-        if kind == "folders":
-            return self.from_folders(next(iter(found.values())).parent)
+        if kind != "jpeg":
+            return self.from_folders(found)
         (path,) = found.values()
         held = read_npz(path, ["img", "offset", "label", "domain", "domains", "classes"])
         check_offsets(path, held["img"], held["offset"])
@@ -179,7 +181,7 @@ class DomainNet(Sites):
     def load(self) -> Pool:
         """The pool, with the styles as groups."""
         _, found = self.find()
-        return self.from_folders(next(iter(found.values())).parent)
+        return self.from_folders(found)
 
 
 @sources.register("camelyon17")

@@ -19,8 +19,9 @@ from .packed import check_labels, read_npz
 from .sources import FileSource, Pool, Source, choose, sources
 
 
-def read_table(path: Path, needed: Sequence[str], separator: str = ",") -> pl.DataFrame:
-    """A CSV file with a header, plain or compressed, that must have certain columns."""
+def read_table(path: Path, needed: Sequence[str], separator: str = ",", advice: str = "") -> pl.DataFrame:
+    """A CSV file with a header, plain or compressed, that must have certain columns; `advice` is for where it lacks
+    one."""
     try:
         table = pl.read_csv(read_bytes(path), separator=separator, infer_schema_length=None, try_parse_dates=False)
     except (pl.exceptions.PolarsError, *BROKEN) as error:
@@ -28,7 +29,7 @@ def read_table(path: Path, needed: Sequence[str], separator: str = ",") -> pl.Da
     for name in needed:
         if name not in table.columns:
             hint = did_you_mean(name, table.columns)
-            raise DataError(f"{path} has no column {name!r}.{hint} Its columns: {', '.join(table.columns)}.")
+            raise DataError(f"{path} has no column {name!r}.{hint} Its columns: {', '.join(table.columns)}.{advice}")
     return table
 
 
@@ -79,7 +80,8 @@ class Csv(OwnFile):
     def load(self) -> Pool:
         """The pool, with the clients as groups."""
         path = self.file()
-        table = read_table(path, (self.client, self.target, *self.leave_out), self.separator)
+        advice = f" Name the column of clients and the one to predict: csv({self.path}, client=..., target=...)"
+        table = read_table(path, (self.client, self.target, *self.leave_out), self.separator, advice)
         features = [name for name in table.columns if name not in (self.client, self.target, *self.leave_out)]
         if not features or not len(table):
             raise DataError(
