@@ -211,3 +211,9 @@ def test_on_paper_it_is_dark_on_white_and_whole(page, chromium):
     chromium.open(page, dark=True, media="print")
     assert chromium.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert chromium.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+
+
+def test_on_paper_no_table_is_wider_than_the_sheet(page, chromium):
+    chromium.open(page, width=688, media="print")  # A4 within its margins
+    chromium.evaluate("document.querySelector('details').open = true")
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= 688

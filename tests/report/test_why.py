@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from idiolect.report import models, why
-from idiolect.report.why import Recorded
+from idiolect.report.recorded import Recorded
 
 
 def names(study, method):

@@ -11,7 +11,22 @@ from ..analysis import effective_classes, win_tie_loss
 from ..data import Federation, draw_partition
 from ..run.compare_folder import slug
 from .curves import paired_scores, percent, score_label
-from .pictures import HEIGHT, PAPER, QUIET, WIDTH, Picture, colour, dashes, heat, legend, painted, shortened
+from .pictures import (
+    HEIGHT,
+    LONG,
+    PAPER,
+    QUIET,
+    WIDTH,
+    Picture,
+    colour,
+    dashes,
+    heat,
+    legend,
+    legend_height,
+    named_columns,
+    painted,
+    shortened,
+)
 from .runs import Study
 
 if TYPE_CHECKING:
@@ -21,6 +36,8 @@ if TYPE_CHECKING:
 REFERENCES = ("local", "fedavg")
 MANY_CLIENTS = 30
 """Of more clients than this, those who gain most and least are shown."""
+FEW_METHODS = 8
+"""As many fit as columns into half the usual width."""
 WIDE = 15
 """From more clients than this on, the picture of the partition takes the whole width."""
 
@@ -101,7 +118,7 @@ def record_picture(study: Study, reference: str) -> Picture:
         axes.set_xlim(0, 100)
         axes.grid(False)
         axes.set_xlabel("clients (%)")
-        legend(figure, axes, 3)
+        legend(figure, axes)
 
     return painted(
         f"clients-against-{slug(reference)}",
@@ -129,7 +146,7 @@ def gain_picture(study: Study, data: Federation, reference: str) -> Picture:
             axes.set_xlabel(name)
         unit = " (points)" if study.metric == "accuracy" else ""
         panels[0].set_ylabel(f"{study.metric} minus {reference}'s{unit}")
-        legend(figure, panels[0], len(others))
+        legend(figure, panels[0])
 
     return painted(
         f"gain-over-{slug(reference)}",
@@ -137,7 +154,7 @@ def gain_picture(study: Study, data: Federation, reference: str) -> Picture:
         f"A dot is a client (seed {study.seeds[0]}); the lines join the mean gains of the clients with few, middling"
         " and many. Effective classes are the exponential of the entropy of a client's labels.",
         paint,
-        (WIDTH, HEIGHT + 0.17 * -(-len(others) // 3)),
+        (WIDTH, HEIGHT + legend_height([shortened(method, LONG) for method in others])),
     )
 
 
@@ -151,7 +168,7 @@ def _gains(axes: Axes, study: Study, method: str, reference: str, values: list[f
     thirds = [part for part in np.array_split(np.argsort(at, kind="stable"), 3) if len(part)]
     centres, means = ([float(held[part].mean()) for part in thirds] for held in (at, gains))
     line = dashes(study.methods.index(method))
-    axes.plot(centres, means, line, color=shade, label=shortened(method, 30))
+    axes.plot(centres, means, line, color=shade, label=shortened(method, LONG))
 
 
 def who_picture(study: Study, data: Federation) -> Picture:
@@ -170,17 +187,18 @@ def who_picture(study: Study, data: Federation) -> Picture:
     if cut := len(clients) > MANY_CLIENTS:
         best_first = np.concatenate([best_first[: MANY_CLIENTS // 2], best_first[-MANY_CLIENTS // 2 :]])
     order = [clients[place] for place in best_first]
+    many = len(others) > FEW_METHODS
 
     def paint(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
+        left, right = figure.subplots(1, 2, width_ratios=(1.1, 2 if many else 1))
         shares = counts[order] / np.maximum(1, counts[order].sum(1, keepdims=True))
         names = [f"{data.clients[c].name} ({len(data.clients[c])})" for c in order]
         heat(left, 100 * shares, "% of samples", names, range(counts.shape[1]), 0, 100, "Blues")
         left.set_xlabel("class")
         scaled = percent(study) * gains[best_first]
         reach = float(np.nanmax(np.abs(scaled))) or 1.0
-        heat(right, scaled, "gain", [""] * len(order), [shortened(m, 14) for m in others], -reach, reach, "RdBu")
-        right.tick_params(axis="x", rotation=90)
+        heat(right, scaled, "gain", [""] * len(order), others, -reach, reach, "RdBu")
+        named_columns(right, [shortened(method, 20) for method in others])
 
     return painted(
         "clients-who",
@@ -189,7 +207,7 @@ def who_picture(study: Study, data: Federation) -> Picture:
         f"{', and only those who gain most and least' if cut else ''}. Left: the labels they hold. Right: their test"
         f" {study.metric} minus that with {baseline}.",
         paint,
-        (WIDTH, 1.5 + 0.16 * len(order)),
+        (2 * WIDTH if many else WIDTH, 2 + 0.17 * len(order)),
     )
 
 

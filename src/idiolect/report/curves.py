@@ -8,13 +8,30 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..analysis import first_reaching, target_score, win_tie_loss
-from .pictures import HEIGHT, QUIET, WIDTH, Picture, colour, dashes, heat, legend, painted, rounds_axis, shortened
+from .pictures import (
+    HEIGHT,
+    LONG,
+    QUIET,
+    WIDTH,
+    Picture,
+    colour,
+    dashes,
+    heat,
+    legend,
+    legend_height,
+    named_columns,
+    painted,
+    rounds_axis,
+    shortened,
+)
 from .runs import Run, Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+MANY_METHODS = 10
+"""From more methods than this on, pictures of all of them are larger, and their bands fainter."""
 AXES = {"rounds": "round", "bytes": "MB up and down", "seconds": "seconds"}
 
 
@@ -82,16 +99,17 @@ def pictures(study: Study, share: float) -> list[Picture]:
                 rounds_axis(axes)
             else:
                 axes.set_xlabel(AXES[what])
-            legend(figure, axes, len(study.methods))
+            legend(figure, axes)
 
-        rows = -(-len(study.methods) // 3)
+        many = len(study.methods) > MANY_METHODS
+        height = HEIGHT + many + legend_height([shortened(method, LONG) for method in study.methods])
         return painted(
             f"curve-{what}",
             f"Test {study.metric} over {what}",
             f"Sample-weighted mean over all clients after each evaluated round, averaged over seeds{several}. The"
             f" dotted line is {100 * share:g} % of the best score of any method.",
             paint,
-            (WIDTH, HEIGHT + 0.17 * rows),
+            (WIDTH, height),
         )
 
     return [curve(what) for what in AXES]
@@ -103,9 +121,10 @@ def _curve(axes: Axes, study: Study, method: str, place: int, what: str) -> None
     values = percent(study) * np.array([run.curve.values[:length] for run in runs])
     at = np.mean([spent(run, what)[:length] for run in runs], axis=0)
     if len(runs) > 1:
-        axes.fill_between(at, values.min(0), values.max(0), color=colour(place), alpha=0.15, linewidth=0)
+        faint = 0.06 if len(study.methods) > MANY_METHODS else 0.15
+        axes.fill_between(at, values.min(0), values.max(0), color=colour(place), alpha=faint, linewidth=0)
     marker = "o" if length == 1 else ""
-    axes.plot(at, values.mean(0), dashes(place), color=colour(place), marker=marker, label=shortened(method, 30))
+    axes.plot(at, values.mean(0), dashes(place), color=colour(place), marker=marker, label=shortened(method, LONG))
 
 
 def difference_picture(study: Study) -> Picture:
@@ -158,8 +177,9 @@ def wins_picture(study: Study) -> Picture:
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
         names = [shortened(each) for each in study.methods]
-        heat(axes, shares, "clients won (%)", names, names, 0, 100, "RdBu", lambda share: f"{share:.0f}")
-        axes.set_xticks(np.arange(len(names)) + 0.5, names, rotation=40, ha="right", rotation_mode="anchor")
+        written = (lambda share: f"{share:.0f}") if size <= 2.5 * MANY_METHODS else None
+        heat(axes, shares, "clients won (%)", names, names, 0, 100, "RdBu", written)
+        named_columns(axes, names)
         axes.set_xlabel("... against")
 
     size = len(study.methods)
@@ -169,7 +189,7 @@ def wins_picture(study: Study) -> Picture:
         "Share of clients, over all seeds, on whose test data the method of the row beats that of the column at the"
         " selected round; a tie counts half.",
         paint,
-        (WIDTH, min(2.2 + 0.3 * size, 9)),
+        (WIDTH if size <= 1.5 * MANY_METHODS else 2 * WIDTH, 2.4 + min(0.27 * size, 8)),
     )
 
 

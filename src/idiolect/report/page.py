@@ -166,7 +166,7 @@ def show_table(table: Table, baseline: str = "", title: bool = True) -> str:
     heads = "".join(
         f'<th scope="col"{" class=text" if at in words else ""}'
         f"{' data-first=descending' if column.best == 'high' else ''}>"
-        f'<button type="button">{escape(column.head)}</button></th>'
+        f'<button type="button">{breakable(column.head)}</button></th>'
         for at, column in enumerate(table.columns)
     )
     rows = []

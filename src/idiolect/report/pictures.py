@@ -33,6 +33,8 @@ SHADES = {
 """What the page puts in the place of fixed colours."""
 DASHES = ("-", "--", ":", "-.")
 WIDTH, HEIGHT = 5.2, 3.3
+LONG = 30
+"""The longest name in a legend."""
 MANY_CELLS = 4000
 """From so many cells on, a heat map is stored as an image inside the picture."""
 _STYLE: dict[Any, Any] = {
@@ -94,9 +96,13 @@ def style(more: dict[Any, Any] | None = None) -> Iterator[None]:
 
 
 def painted(
-    name: str, title: str, caption: str, paint: Callable[[Figure], None], size: tuple[float, float] = (WIDTH, HEIGHT)
+    name: str,
+    title: str,
+    caption: str,
+    paint: Callable[[Figure], None],
+    size: tuple[float, float] = (WIDTH, HEIGHT),
 ) -> Picture:
-    """A picture that a function paints on a figure of a size in inches."""
+    """A picture that a function paints on a figure of a size in inches; one wider than usual is a wide picture."""
 
     def draw(path: Path) -> None:
         from matplotlib.figure import Figure
@@ -108,7 +114,7 @@ def painted(
         )
         figure.savefig(path, dpi=200, metadata=metadata)
 
-    return Picture(name, title, caption, draw)
+    return Picture(name, title, caption, draw, wide=size[0] > WIDTH)
 
 
 def embedded(svg: str, name: str, title: str) -> str:
@@ -192,8 +198,27 @@ def rounds_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def legend(figure: Figure, axes: Axes, names: int) -> None:
+def legend(figure: Figure, axes: Axes) -> None:
     """The names below the panels, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
-    widest = max((len(label) for label in labels), default=1)
-    figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(names, 72 // (widest + 7))))
+    figure.legend(handles, labels, loc="outside lower center", ncols=legend_columns(labels))
+
+
+def legend_columns(labels: Sequence[str]) -> int:
+    """How many names fit beside each other.
+
+    >>> legend_columns(["local", "fedavg"]), legend_columns(["fedlag(ditto(lam=0.5), k=1)"] * 9)
+    (2, 2)
+    """
+    widest = max(map(len, labels), default=1)
+    return max(1, min(len(labels), 72 // (widest + 7)))
+
+
+def legend_height(labels: Sequence[str]) -> float:
+    """The inches that a legend takes."""
+    return 0.17 * -(-len(labels) // legend_columns(labels))
+
+
+def named_columns(axes: Axes, names: Sequence[str]) -> None:
+    """Every column of a heat map with its name, upright."""
+    axes.set_xticks(np.arange(len(names)) + 0.5, names, rotation=90)
