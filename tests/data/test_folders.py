@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,47 @@ def test_office_caltech_from_its_folders(tmp_path):
     assert sorted(set(OfficeCaltech(path=str(tmp_path)).load().groups)) == ["amazon", "caltech", "dslr", "webcam"]
 
 
+def encoded(count: int) -> dict[str, np.ndarray]:
+    """Encoded images one after another, and where each begins."""
+    parts = []
+    for _ in range(count):
+        raw = io.BytesIO()
+        Image.fromarray(RNG.integers(0, 256, (32, 32, 3)).astype(np.uint8)).save(raw, "JPEG")
+        parts.append(raw.getvalue())
+    offset = np.cumsum([0, *map(len, parts)])
+    return {"img": np.frombuffer(b"".join(parts), np.uint8), "offset": offset}
+
+
+DOMAINS = np.array(OfficeCaltech.sites)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, None),
+        ({"label": [0, 1, 2]}, "4 images but 3 labels"),
+        ({"label": [0, 1, 2, 10]}, "has the label 10"),
+        ({"label": ["a", "b", "c", "d"]}, "label must be numbers in 1 dimensions"),
+        ({"label": [0, 0.5, 1, 1]}, "labels that are no whole numbers"),
+        ({"domain": [0, 1, 2, 4]}, "does not name a site for each of its 4 samples"),
+        ({"domain": [0, 1, 2]}, "does not name a site"),
+        ({"domain": 3}, "the numbers of the sites must be numbers in 1 dimensions"),
+        ({"offset": [0, 5]}, "the offsets do not fit"),
+        ({"offset": ["a", "b"]}, "the offsets must be numbers"),
+        ({"img": np.zeros((2, 2), np.uint8)}, "the images must be numbers in 1 dimensions"),
+    ],
+)
+def test_the_compact_file_of_office_caltech_and_what_can_be_wrong_with_it(tmp_path, change, message):
+    whole = {**encoded(4), "label": [0, 1, 2, 9], "domain": [0, 1, 2, 3], "domains": DOMAINS}
+    np.savez(tmp_path / "office_caltech10_96px_jpeg.npz", **(whole | change))
+    source = OfficeCaltech(path=str(tmp_path))
+    if message is None:
+        assert source.load().groups.tolist() == DOMAINS.tolist()
+        return
+    with pytest.raises(DataError, match=message):
+        source.load()
+
+
 def test_office_caltech_as_surf_features(tmp_path):
     for at, site in enumerate(OfficeCaltech.sites, start=1):
         savemat(tmp_path / f"{site}.mat", {"fts": np.full((at, 800), at, np.uint8), "labels": np.full((at, 1), at)})
@@ -109,6 +151,9 @@ def test_office_caltech_as_surf_features(tmp_path):
     assert pool.x.shape == (10, 800)
     assert torch.allclose(pool.x.mean(1), torch.ones(10))
     assert pool.y.tolist() == [0, 1, 1, 2, 2, 2, 3, 3, 3, 3]
+    savemat(tmp_path / "dslr.mat", {"fts": np.zeros((3, 700), np.uint8), "labels": np.ones((3, 1))})
+    with pytest.raises(DataError, match=r"dslr\.mat must have 800 features and a label per image"):
+        OfficeCaltech(path=str(tmp_path), features="surf").load()
     (tmp_path / "dslr.mat").unlink()
     with pytest.raises(DataError, match=r"dslr\.mat not found"):
         OfficeCaltech(path=str(tmp_path), features="surf").load()
@@ -162,6 +207,18 @@ def test_masks_become_classes_of_pixels(eyes):
     federation = pool.federation(split=(1.0, 0.0, 0.0))
     assert [client.name for client in federation.clients] == ["chase", "drive"]
     assert (federation.target_shape, federation.classes) == ((32, 32), 2)
+
+
+def test_masks_and_sites_of_the_compact_file_must_fit(tmp_path):
+    whole = {**encoded(2), "vessel": np.zeros((2, 32, 32), np.uint8), "site": [0, 1], "sites": ["drive", "chase"]}
+    for change, message in (
+        ({"vessel": np.zeros((3, 32, 32), np.uint8)}, "2 images but 3 masks"),
+        ({"vessel": np.zeros(2, np.uint8)}, "the masks must be numbers in 3 dimensions"),
+        ({"site": [0, 2]}, "does not name a site"),
+    ):
+        np.savez(tmp_path / "retina_vessels_2site_256px_jpeg.npz", **(whole | change))
+        with pytest.raises(DataError, match=message):
+            Retina(path=str(tmp_path)).load()
 
 
 def test_an_image_without_a_mask_is_named(eyes, tmp_path_factory):

@@ -155,6 +155,21 @@ def test_subjects_are_clients(phone):
     assert Har(path=str(phone), features="engineered").load().x.shape == (6, 561)
 
 
+def test_the_compact_file_of_activities_and_what_can_be_wrong_with_it(tmp_path):
+    whole = {"X": np.zeros((2, 64, 9), np.float16), "activity": [0, 5], "subject": [1, 2]}
+    path = tmp_path / "uci_har_raw_blocks.npz"
+    np.savez(path, **whole)
+    assert (Har(path=str(tmp_path)).load().name, Har(path=str(tmp_path)).load().input_shape) == ("har-blocks", (9, 64))
+    for change, message in (
+        ({"X": np.zeros((2, 64), np.float16)}, "X must be numbers in 3 dimensions"),
+        ({"activity": [0, 6]}, "has the label 6"),
+        ({"subject": [1]}, "2 windows, 2 labels and 1 subjects"),
+    ):
+        np.savez(path, **(whole | change))
+        with pytest.raises(DataError, match=message):
+            Har(path=str(tmp_path)).load()
+
+
 def test_a_missing_or_mislabelled_file_is_refused(phone):
     train = phone / "UCI HAR Dataset" / "train"
     np.savetxt(train / "y_train.txt", [1, 2, 3, 7], "%d")

@@ -72,6 +72,13 @@ def test_the_compact_news_have_kinds(news):
     (news / "train_subset.csv.gz").write_bytes(gzip.compress(text.encode()))
     assert AgNews(path=str(news), verify=False).load().name == "ag-news-subset"
     assert AgNews(path=str(news), kind="desc", verify=False).load().y.tolist() == [3, 3]
+    for text, message in (
+        ("3,Stocks up,title+desc\n", "must begin with a line label,text,kind"),
+        ("label,text,kind\n3,Stocks up\n", "row 2: must begin with a class"),
+    ):
+        (news / "train_subset.csv.gz").write_bytes(gzip.compress(text.encode()))
+        with pytest.raises(DataError, match=message):
+            AgNews(path=str(news), verify=False).load()
 
 
 @pytest.mark.parametrize(

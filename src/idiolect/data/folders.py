@@ -13,8 +13,8 @@ import torch
 from ..errors import DataError
 from ..options import option
 from .files import Layout
-from .images import NONE, Joined, Listed, Packed, is_image, resized, to_inputs
-from .packed import check_offsets, read_mat, read_npz
+from .images import NONE, Joined, Listed, is_image, resized, to_inputs
+from .packed import check_labels, check_rank, named, packed_images, read_mat, read_npz
 from .sources import ImageSource, Pool, Source, choose, sources
 from .tables import read_table
 
@@ -136,23 +136,25 @@ class OfficeCaltech(Sites):
         if kind != "jpeg":
             return self.from_folders(found)
         (path,) = found.values()
-        held = read_npz(path, ["img", "offset", "label", "domain", "domains", "classes"])
-        check_offsets(path, held["img"], held["offset"])
-        images = Joined([Packed(held["img"], held["offset"].astype(np.int64), str(path))], self.side)
-        return self.image_pool(images, held["label"], len(held["classes"]), held["domains"][held["domain"]])
+        images, labels = packed_images(path, "")
+        held = read_npz(path, ["domain", "domains"])
+        groups = named(path, held["domains"], held["domain"], len(images))
+        return self.image_pool(Joined([images], self.side), check_labels(path, labels, 10), 10, groups)
 
     def _surf(self) -> Pool:
         layout = Layout("office_caltech10_surf", tuple(f"{site}.mat" for site in self.sites))
         if lacking := layout.missing(self.path):
             raise DataError(f"{self.name}: {', '.join(lacking)} not found. To use it, {layout.where(self.path)}.")
-        held = {
-            site: read_mat(path, ["fts", "labels"])
-            for site, path in zip(self.sites, layout.found(self.path).values(), strict=True)
-        }
+        held = {}
+        for site, path in zip(self.sites, layout.found(self.path).values(), strict=True):
+            held[site] = read_mat(path, ["fts", "labels"])
+            check_rank(path, "the features", held[site]["fts"], 2)
+            if held[site]["fts"].shape != (held[site]["labels"].size, 800):
+                raise DataError(f"{path} must have 800 features and a label per image; it is another file")
         counts = np.concatenate([each["fts"] for each in held.values()]).astype(np.float32)
         # Images have different numbers of features: counts are divided by their mean over the image's 800 kinds.
         x = torch.from_numpy(counts / np.maximum(1 / 800, counts.mean(1, keepdims=True)))
-        labels = np.concatenate([each["labels"].reshape(-1) for each in held.values()]).astype(np.int64) - 1
+        labels = check_labels(self.name, np.concatenate([each["labels"].reshape(-1) for each in held.values()]), 10, 1)
         groups = np.repeat(np.array(self.sites), [len(each["fts"]) for each in held.values()])
         index = self.chosen(len(labels))
         return Pool(x[index], torch.from_numpy(labels[index]), groups[index], 10, f"{self.name}-surf")

@@ -51,6 +51,7 @@ def packed_images(path: Path, prefix: str, images: str = "img", mode: str = "RGB
     data, offset, label = (f"{prefix}{key}" for key in (images, "offset", "label"))
     held = read_npz(path, [data, offset, label])
     check_offsets(path, held[data], held[offset])
+    check_rank(path, label, held[label], 1)
     if len(held[label]) != len(held[offset]) - 1:
         raise DataError(
             f"{path}: {len(held[offset]) - 1} images but {len(held[label])} labels under {prefix or 'its keys'};"
@@ -61,13 +62,39 @@ def packed_images(path: Path, prefix: str, images: str = "img", mode: str = "RGB
 
 def check_offsets(path: Path, data: np.ndarray, offset: np.ndarray) -> None:
     """Raise `DataError` unless offsets rise from 0 to the end of the data."""
+    check_rank(path, "the images", data, 1, "u")
+    check_rank(path, "the offsets", offset, 1, "iu")
     plain = offset.astype(np.int64)
     if len(plain) < 1 or plain[0] != 0 or plain[-1] != len(data) or bool((np.diff(plain) <= 0).any()):
         raise DataError(f"{path}: the offsets do not fit the {len(data)} bytes of images; fetch it again")
 
 
+def check_rank(path: Path, what: str, array: np.ndarray, rank: int, kinds: str = "iuf") -> None:
+    """Raise `DataError` unless an array has so many dimensions and holds numbers of these kinds."""
+    if array.ndim != rank or array.dtype.kind not in kinds:
+        raise DataError(
+            f"{path}: {what} must be numbers in {rank} dimensions, but have the shape {list(array.shape)} and the type "
+            f"{array.dtype}; it is another file than its name says, or damaged: fetch it again"
+        )
+
+
+def named(path: Path, names: np.ndarray, index: np.ndarray, count: int) -> np.ndarray:
+    """The name of each of `count` samples, given the names and their numbers.
+
+    >>> named(Path("a.npz"), np.array(["north", "south"]), np.array([1, 0, 1]), 3).tolist()
+    ['south', 'north', 'south']
+    """
+    check_rank(path, "the numbers of the sites", index, 1, "iu")
+    if names.ndim != 1 or len(index) != count or not np.isin(index, np.arange(len(names))).all():
+        raise DataError(f"{path} does not name a site for each of its {count} samples; fetch it again")
+    found: np.ndarray = names[index]
+    return found
+
+
 def check_labels(path: object, labels: np.ndarray, classes: int, start: int = 0) -> np.ndarray:
     """Labels as numbers from 0 on, or a `DataError` where one is out of range."""
+    if labels.dtype.kind not in "iuf" or not np.array_equal(labels, np.round(labels)):
+        raise DataError(f"{path} has labels that are no whole numbers; it is another file than its name says")
     plain = labels.astype(np.int64).reshape(-1)
     wrong = plain[(plain < start) | (plain >= start + classes)]
     if len(wrong):

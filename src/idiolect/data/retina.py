@@ -13,7 +13,7 @@ from ..errors import DataError
 from ..options import option
 from .files import Layout, data_root
 from .images import Images, Joined, Listed, Packed, Stored, is_image, to_inputs
-from .packed import check_offsets, read_npz
+from .packed import check_offsets, check_rank, named, read_npz
 from .sources import ImageSource, Pool, sources
 
 
@@ -65,10 +65,11 @@ class Retina(ImageSource):
         held = read_npz(path, ["img", "offset", "vessel", "site", "sites"])
         check_offsets(path, held["img"], held["offset"])
         images = Packed(held["img"], held["offset"].astype(np.int64), str(path))
+        check_rank(path, "the masks", held["vessel"], 3, "u")
         if len(held["vessel"]) != len(images):
             raise DataError(f"{path}: {len(images)} images but {len(held['vessel'])} masks; fetch it again")
         masks = Joined([Stored(held["vessel"])], self.side)
-        return Joined([images], self.side), masks, held["sites"][held["site"]]
+        return Joined([images], self.side), masks, named(path, held["sites"], held["site"], len(images))
 
     def _folders(self, root: Path) -> tuple[Images, Images, np.ndarray]:
         images, masks, sites = [], [], []

@@ -15,7 +15,7 @@ from ..errors import DataError
 from ..options import did_you_mean, option
 from . import arrays
 from .files import BROKEN, Layout, read_bytes, unreadable
-from .packed import check_labels, read_npz
+from .packed import check_labels, check_rank, read_npz
 from .sources import FileSource, Pool, Source, choose, sources
 
 
@@ -216,8 +216,12 @@ class Har(FileSource):
         if kind == "blocks":
             if self.features == "engineered":
                 raise DataError("har: the compact file has no engineered features; put the original files beside it")
-            held = read_npz(found["uci_har_raw_blocks.npz"], ["X", "activity", "subject"])
-            x, labels, subjects = held["X"].transpose(0, 2, 1), held["activity"], held["subject"]
+            path = found["uci_har_raw_blocks.npz"]
+            held = read_npz(path, ["X", "activity", "subject"])
+            for key, rank in (("X", 3), ("activity", 1), ("subject", 1)):
+                check_rank(path, key, held[key], rank)
+            x, subjects = held["X"].transpose(0, 2, 1), held["subject"]
+            labels = check_labels(path, held["activity"], 6)
         else:
             parts = [self._part(folder) for folder in found.values()]
             x, labels, subjects = (np.concatenate([part[place] for part in parts]) for place in range(3))

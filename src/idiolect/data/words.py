@@ -111,10 +111,10 @@ class AgNews(FileSource):
 
     def _rows(self, path: Path, header: bool) -> Iterable[tuple[int, str]]:
         rows = csv.reader(io.StringIO(read_text(path), newline=""))
-        if header:
-            next(rows, None)
+        if header and next(rows, [])[:3] != ["label", "text", "kind"]:
+            raise DataError(f"{path} must begin with a line label,text,kind; it is another file than its name says")
         for number, row in enumerate(rows, start=1 + header):
-            if len(row) < 2 or not row[0].strip().isdigit():
+            if len(row) < 2 + header or not row[0].strip().isdigit():
                 raise DataError(f"{path}, row {number}: must begin with a class and hold a text; fetch it again")
             if not header:
                 yield int(row[0]), " ".join(row[1:3])
