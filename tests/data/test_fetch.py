@@ -163,6 +163,16 @@ def test_fetching_a_source_unpacks_its_archive_once(server, tmp_path, monkeypatc
     assert {path.name for path in (tmp_path / "cifar100").rglob("*")} == {"cifar-100-python", "train", "test"}
 
 
+def test_the_command_line_fetches_and_says_where_it_is(server, tmp_path, monkeypatch, call):
+    remote = Remote(server.url("a.csv", CONTENT), "ag_news/train.csv", MD5)
+    monkeypatch.setitem(REMOTES, "ag-news", (remote,))
+    code, out, err = call("data", "fetch", "ag-news", "--into", tmp_path)
+    assert (code, "fetching train.csv, 1.0 MB" in err) == (0, True)
+    assert "train.csv" in out
+    assert "export IDIOLECT_DATA=" in out
+    assert (tmp_path / "ag_news" / "train.csv").read_bytes() == CONTENT
+
+
 def test_unpacking_that_was_killed_is_done_again(server, tmp_path, monkeypatch):
     raw = io.BytesIO()
     with zipfile.ZipFile(raw, "w") as archive:

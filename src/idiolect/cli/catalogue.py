@@ -186,7 +186,7 @@ def data(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the data sources: their size, licence and natural groups, and whether they are on this machine.
+    """List the data sources: size, licence, natural groups, the papers that use them, and whether they are here.
 
     Nothing is ever downloaded by a run; data fetch does it, goes on where an earlier try stopped, and verifies
     checksums. Own data need no source: give them in Python, idiolect.run(data=...).
@@ -217,7 +217,7 @@ def data(
 
 
 def download(name: str | None, into: Path | None) -> None:
-    """Download a source's files, with a bar per file on a terminal."""
+    """Download a source's files, with a bar per file on a terminal, else a line."""
     if name is None:
         raise InputError(f"what is to be fetched? Sources that can be: {', '.join(fetchable())}")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -227,6 +227,9 @@ def download(name: str | None, into: Path | None) -> None:
         def watch(news: Fetched) -> None:
             if news.file not in shown:
                 shown[news.file] = bars.add_task(news.file, total=news.total)
+                if not screen.ERR.is_terminal:
+                    size = "" if news.total is None else f", {news.total / 1e6:.1f} MB"
+                    screen.ERR.print(f"fetching {news.file}{size}")
             bars.update(shown[news.file], completed=news.done, total=news.total)
 
         files = fetch(name, into, watch)
