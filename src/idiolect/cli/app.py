@@ -14,7 +14,7 @@ from typer.core import TyperArgument, TyperOption
 
 from .. import __version__
 from ..errors import IdiolectError
-from . import catalogue, deploy, export, guide, report, screen, train
+from . import catalogue, deploy, export, guide, report, screen, sources, train
 
 INPUT_ERROR = 2
 
@@ -45,7 +45,7 @@ for _command, _panel in (
     (export.export, "Use"),
     (deploy.deploy, "Use"),
     (catalogue.methods, "Look around"),
-    (catalogue.data, "Look around"),
+    (sources.data, "Look around"),
     (catalogue.partition, "Look around"),
 ):
     app.command(help=joined(_command.__doc__ or ""), rich_help_panel=_panel)(_command)

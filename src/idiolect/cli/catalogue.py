@@ -1,4 +1,4 @@
-"""The commands that show what there is: methods, data, partition."""
+"""The commands that show methods and partitions, and what they share with the one that shows data."""
 
 from __future__ import annotations
 
@@ -10,18 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
-from ..data import Progress as Fetched
-from ..data import Source, draw_partition, fetch, fetchable, partition_text, partitions, save_partition, sources
+from ..data import draw_partition, partition_text, partitions, save_partition
 from ..data import load as load_data
 from ..errors import InputError
 from ..method import Method, Wrapper
@@ -174,102 +164,6 @@ def allowed(info: OptionInfo) -> str:
     if info.limits.choices:
         return ", ".join(map(str, info.limits.choices)) + ", none" * (info.default is None)
     return " in ".join(filter(None, [info.kind, str(info.limits)]))
-
-
-def data(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Show this source in detail; or fetch, and then a name.")
-    ] = None,
-    wanted: Annotated[str | None, typer.Argument(metavar="[NAME]", help="After fetch: what to download.")] = None,
-    into: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="With fetch: the folder for data; else that of IDIOLECT_DATA.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """List the data sources: size, licence, natural groups, the papers that use them, and whether they are here.
-
-    Nothing is ever downloaded by a run; data fetch does it, goes on where an earlier try stopped, and verifies
-    checksums. Own data need no source: give them in Python, idiolect.run(data=...).
-
-    [bold]Examples[/bold]
-      idiolect data
-      idiolect data mnist
-      idiolect data fetch mnist --into data
-      idiolect data fetch 'hf(ylecun/mnist)'
-    """
-    if name == "fetch":
-        download(wanted, into)
-        return
-    if wanted is not None or into is not None:
-        raise InputError("one name only; to download a source, write: idiolect data fetch NAME")
-    chosen = [sources.build(name)] if name else [sources.build(each) for each in sources]
-    if as_json:
-        write_json([source_facts(each) for each in chosen], one=name is not None)
-    elif name:
-        show_source(chosen[0])
-        screen.prose(readable(first_part(inspect.getdoc(type(chosen[0])) or "")))
-        screen.say()
-        show_options(type(chosen[0]))
-    else:
-        for source in chosen:
-            show_source(source)
-        screen.paragraph("Options and more about one: idiolect data NAME", "dim")
-
-
-def download(name: str | None, into: Path | None) -> None:
-    """Download a source's files, with a bar per file on a terminal, else a line."""
-    if name is None:
-        raise InputError(f"what is to be fetched? Sources that can be: {', '.join(fetchable())}")
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=screen.ERR, disable=not screen.ERR.is_terminal) as bars:
-        shown: dict[str, TaskID] = {}
-
-        def watch(news: Fetched) -> None:
-            if news.file not in shown:
-                shown[news.file] = bars.add_task(news.file, total=news.total)
-                if not screen.ERR.is_terminal:
-                    size = "" if news.total is None else f", {news.total / 1e6:.1f} MB"
-                    screen.ERR.print(f"fetching {news.file}{size}")
-            bars.update(shown[news.file], completed=news.done, total=news.total)
-
-        files = fetch(name, into, watch)
-    for each in files:
-        screen.say(f"here: {screen.place(each)}")
-    if into is not None:
-        screen.say(f"to use it: export IDIOLECT_DATA={into.resolve()}")
-
-
-def show_source(source: Source) -> None:
-    """A source in a few lines."""
-    screen.say(source.name, "bold")
-    here = source.available()
-    facts = {
-        "data": f"{source.title}; {source.size}",
-        "natural groups": source.groups,
-        "licence": source.licence,
-        "papers": source.papers,
-        "on this machine": "yes" if here else "no",
-        "files": source.where() if not here or source.where() != "needs no files" else "",
-    }
-    for head, text in facts.items():
-        if text:
-            screen.paragraph(f"  {head}: {text}", indent=4)
-    screen.say()
-
-
-def source_facts(source: Source) -> dict[str, Any]:
-    """A source as plain values."""
-    return {
-        "name": source.name,
-        "title": source.title,
-        "size": source.size,
-        "licence": source.licence,
-        "natural_groups": source.groups,
-        "papers": source.papers,
-        "here": source.available(),
-        "files": source.where(),
-        "options": [option(info) for info in options_of(type(source)).values()],
-    }
 
 
 def first_part(docstring: str) -> str:
