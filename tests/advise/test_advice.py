@@ -20,6 +20,33 @@ def levels(advice):
     return {each.scale.name: each.level for each in advice.findings}
 
 
+def federation(kind):
+    """Eight clients of four classes, different in one way alone."""
+    rng = torch.Generator().manual_seed(0)
+    centres = 3 * torch.randn(4, 10, generator=rng)
+    clients = []
+    for client in range(8):
+        samples = 30 * 2**client if kind == "quantity skew" else 120
+        odds = torch.ones(4)
+        odds[client % 4] = 20.0 if kind == "label skew" else 1.0
+        y = torch.multinomial(odds, samples, replacement=True, generator=rng)
+        x = centres[y] + torch.randn(samples, 10, generator=rng)
+        x = x + 2 * torch.randn(10, generator=rng) if kind == "feature shift" else x
+        y = (y + 2 * (client % 2)) % 4 if kind == "concept shift" else y
+        clients.append((x, y))
+    return clients
+
+
+@pytest.mark.parametrize("kind", ["label skew", "feature shift", "concept shift", "quantity skew", "nothing"])
+def test_the_one_way_in_which_clients_differ_is_named(kind):
+    model = torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    advice = advise(federation(kind), model=model, rounds=3, engine="loop", race=False)
+    found = levels(advice)
+    for each in ("label skew", "feature shift", "concept shift", "quantity skew"):
+        assert found[each] == ("strong" if each == kind else "none"), each
+    assert (advice.recommended[0].method == "fedavg") == (kind in ("quantity skew", "nothing"))
+
+
 def test_what_the_partition_does_is_what_is_found():
     assert levels(advise(partition="iid", race=False, **QUICK))["label skew"] == "none"
     assert levels(advise(partition="pathological:2", race=False, **QUICK))["label skew"] == "strong"

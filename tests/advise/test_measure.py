@@ -64,10 +64,12 @@ def test_other_names_for_the_same_things_are_a_concept_shift():
     swapped = [9 - labels if client % 2 else labels for client, labels in enumerate(y)]
     assert measure.concept_shift(features, swapped) > 0.3
     assert measure.label_skew(swapped) < 0.1
+    assert measure.feature_shift(features, swapped) < 0.02
 
 
-def test_inputs_that_are_moved_are_no_concept_shift():
-    x, y = held("feature(kind=invert)")
+@pytest.mark.parametrize("kind", ["rotate", "invert"])
+def test_inputs_that_are_moved_are_no_concept_shift(kind):
+    x, y = held(f"feature(kind={kind})")
     assert measure.concept_shift(measure.random_features(x), y) < 0.1
 
 

@@ -58,14 +58,16 @@ def _dealt(rows: Tensor, seed: int) -> list[Tensor]:
 
 
 def feature_shift(features: Sequence[Tensor], labels: Sequence[Tensor]) -> float:
-    r"""How much of the spread of features within a class lies between clients: 0 none of it, 1 all of it.
+    r"""How much of the spread of features lies between clients, within classes and as a whole, whichever is less:
+    0 none of it, 1 all of it.
 
     For each class the components of variance, between clients and within them, are estimated by the analysis of
     variance (without bias, so clients that are dealt at random give about 0), summed over features and classes,
 
     .. math:: \frac{\sum_c n_c \sigma^2_{b,c}}{\sum_c n_c (\sigma^2_{b,c} + \sigma^2_{w,c})}.
 
-    Different shares of classes do not count; a class that only one client holds tells nothing.
+    Within classes different shares of classes do not count; as a whole, with all samples as one class, other names for
+    the same things do not. A class that only one client holds tells nothing.
 
     Args:
         features: for each client numbers that describe its samples, ``[samples, d]``; see :func:`random_features`.
@@ -76,6 +78,12 @@ def feature_shift(features: Sequence[Tensor], labels: Sequence[Tensor]) -> float
     >>> feature_shift([same, same], [label, label]), round(feature_shift([same, moved], [label, label]), 3)
     (0.0, 1.0)
     """
+    whole = [torch.zeros_like(each) for each in labels]
+    return min(_share_between(features, labels), _share_between(features, whole))
+
+
+def _share_between(features: Sequence[Tensor], labels: Sequence[Tensor]) -> float:
+    """The share of the variance within classes that lies between clients."""
     between = within = 0.0
     for held in _by_class(features, labels).values():
         sizes = torch.tensor([float(len(each)) for each in held])
@@ -97,6 +105,9 @@ def concept_shift(features: Sequence[Tensor], labels: Sequence[Tensor]) -> float
     """How much more often the nearest sample of another client has another label than the nearest of the same client:
     near 0 where what looks alike is called alike everywhere, near 1 where each client has its own names for things.
 
+    Only a stranger that is at least as near as the nearest of the same client counts; elsewhere the inputs differ,
+    which is another matter.
+
     >>> x, y = torch.tensor([[0.0], [0.1], [1.0], [1.1]]), torch.tensor([0, 0, 1, 1])
     >>> concept_shift([x, x], [y, y]), concept_shift([x, x], [y, 1 - y])
     (0.0, 1.0)
@@ -111,8 +122,9 @@ def concept_shift(features: Sequence[Tensor], labels: Sequence[Tensor]) -> float
         neighbour = distances.masked_fill(~at_home, torch.inf).min(1)
         stranger = distances.masked_fill(at_home, torch.inf).min(1)
         both = neighbour.values.isfinite() & stranger.values.isfinite()
-        own += int((kept[neighbour.indices] != kept[part])[both].sum())
-        other += int((kept[stranger.indices] != kept[part])[both].sum())
+        near = both & (stranger.values <= neighbour.values)
+        own += int((kept[neighbour.indices] != kept[part])[near].sum())
+        other += int((kept[stranger.indices] != kept[part])[near].sum())
         compared += int(both.sum())
     return max(0.0, (other - own) / compared) if compared else 0.0
 

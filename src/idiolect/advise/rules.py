@@ -33,7 +33,12 @@ class Scale(NamedTuple):
 
 SCALES = (
     Scale("label skew", 0.1, 0.4, "share of samples that would have to change class, beyond chance"),
-    Scale("feature shift", 0.02, 0.15, "share of the spread within a class that lies between clients"),
+    Scale(
+        "feature shift",
+        0.02,
+        0.15,
+        "share of the spread of inputs, within classes and as a whole, that lies between clients",
+    ),
     Scale("concept shift", 0.1, 0.3, "how much more often what looks alike has another label elsewhere"),
     Scale("quantity skew", 0.25, 0.5, "Gini coefficient of training samples"),
     Scale("head conflict", 0.1, 0.3, "share of pairs of clients whose updates of the output layer oppose"),
