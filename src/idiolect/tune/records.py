@@ -65,6 +65,8 @@ def opened(folder: Path | None, config: Config, entrants: Sequence[Entrant]) -> 
     else:
         held = read_config(folder / SPEC)
         known = held.pop("spaces", {})
+        if not isinstance(known, dict):
+            raise RunFolderError(f"{folder / SPEC} is damaged: it lists no spaces; choose another folder with --out")
         differ = differences(held, config, ignore=("method",))
         differ += [f"the space of {name}" for name in asked if name in known and known[name] != asked[name]]
         if differ:
@@ -83,9 +85,13 @@ def recorded(path: Path) -> list[Attempt]:
     if not path.is_file():
         return []
     try:
-        return [Attempt(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (ValueError, TypeError) as error:
-        raise RunFolderError(f"{path} is damaged ({error}); remove it to start again, or use another folder") from error
+        found = [Attempt(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+        whole = all(isinstance(each.values, dict) and isinstance(each.score, float | None) for each in found)
+    except (ValueError, TypeError):
+        whole = False
+    if not whole:
+        raise RunFolderError(f"{path} is damaged; remove it to start again, or use another folder")
+    return found
 
 
 def record(folder: Path, records: Sequence[Attempt]) -> None:
