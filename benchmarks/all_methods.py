@@ -31,9 +31,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "partition": "dirichlet:0.1",
         "clients": 20,
         "model": "lenet5w",
-        "rounds": 20,
+        "rounds": 15,
         "batch_size": 16,
-        "eval_every": 4,
+        "eval_every": 3,
         "lr": 0.1,
     },
 }

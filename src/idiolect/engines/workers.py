@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .. import tree
 from ..errors import IdiolectError
+from ..memory import tune_allocator
 from ..method import Download, Upload
 from ..tree import Slots
 from .arena import Arena, Layout
@@ -62,7 +63,6 @@ class Workers:
         method = "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
         context: Any = multiprocessing.get_context(method)
         _ = self.plan.nets
-        tune_allocator()  # here too, since the server's mathematics is done in this process
         self._shared = Arena()
         self._slabs = [Arena() for _ in range(2 * self.count + 1)]
         self._outboxes = [Arena() for _ in range(self.count)]
@@ -237,16 +237,6 @@ def arranged(slots: Slots) -> Slots:
 
 def _arranged(leaf: Tensor) -> Tensor:
     return leaf.contiguous(memory_format=torch.channels_last) if leaf.ndim == 4 else leaf
-
-
-def tune_allocator() -> None:
-    """Let glibc keep large blocks instead of returning them to the system after every step."""
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-        for parameter in (-1, -2, -3):  # M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD
-            libc.mallopt(parameter, 1 << 28)
-    except (OSError, AttributeError):
-        return
 
 
 def follow_parent() -> None:

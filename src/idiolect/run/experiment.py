@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import resource
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from torch import Tensor
 from .. import codec
 from ..engines import Engine, Plan
 from ..engines.client import Outcome
+from ..memory import peak_memory_mb, tune_allocator
 from ..method import Download, Upload, slot_of
 from ..store import Row, Store
 from ..tree import Slots, Tree
@@ -61,6 +61,7 @@ class Experiment:
     def run(self, watch: Callable[[Progress], None] = lambda _: None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Do all rounds that are left; False if `stop` ended it early. Every round is committed when done."""
         plan, threads = self.plan, torch.get_num_threads()
+        tune_allocator()
         server = self.store.server() or plan.method.server_init(plan.server(self.first_round))
         torch.set_num_threads(1)
         try:
@@ -217,8 +218,3 @@ def refusal(upload: Upload, declared: tuple[str, ...], known: Tree) -> str:
 def finite(leaf: Tensor) -> bool:
     """Whether all numbers are finite. A finite sum proves it in one pass; one that is not may be just too large."""
     return math.isfinite(float(leaf.sum())) or bool(torch.isfinite(leaf).all())
-
-
-def peak_memory_mb() -> float:
-    """The largest resident memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
