@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 import time
-from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -104,33 +105,37 @@ def chance(federation: Federation, metric: str) -> float:
     return 2 * found / (found + 1)
 
 
-def rows(case: Case, share: float) -> Iterator[str]:
-    """The lines of the table for one set: FedAvg, and the method that fits it."""
+def alone() -> ProcessPoolExecutor:
+    """A process of its own."""
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+def line(case: Case, method: str, share: float) -> str:
+    """A line of the table: one method on one set."""
     federation = load(case.data, partition=case.partition, clients=case.clients)
     size = sum(each.numel() for each in build(case.model, federation).parameters())
     samples = sum(len(client.indices) for client in federation.clients)
-    for method in ("fedavg", case.method):
-        started = time.perf_counter()
-        result = idiolect.run(
-            method,
-            federation,
-            model=case.model,
-            rounds=max(1, math.ceil(share * case.rounds)),
-            lr=case.lr,
-            batch_size=case.batch_size,
-            local_epochs=case.local_epochs,
-            loss=case.loss,
-            optimizer=case.optimizer,
-            eval_every=max(1, case.rounds // 3),
-            engine="loop",
-        )
-        seconds, metric = time.perf_counter() - started, result.summary["metric"]
-        score = result.summary[metric]["selected"]["weighted"]
-        memory = result.summary["peak_memory_mb"]
-        yield (
-            f"| {case.data} | {len(federation)} | {case.model} | {size:,} | {samples:,} | {method} |"
-            f" {metric} {score:.3f} | {chance(federation, metric):.3f} | {seconds:.0f} | {memory:.0f} |"
-        )
+    started = time.perf_counter()
+    result = idiolect.run(
+        method,
+        federation,
+        model=case.model,
+        rounds=max(1, math.ceil(share * case.rounds)),
+        lr=case.lr,
+        batch_size=case.batch_size,
+        local_epochs=case.local_epochs,
+        loss=case.loss,
+        optimizer=case.optimizer,
+        eval_every=max(1, case.rounds // 3),
+        engine="loop",
+    )
+    seconds, metric = time.perf_counter() - started, result.summary["metric"]
+    score = result.summary[metric]["selected"]["weighted"]
+    memory = result.summary["peak_memory_mb"]
+    return (
+        f"| {case.data} | {len(federation)} | {case.model} | {size:,} | {samples:,} | {method} |"
+        f" {metric} {score:.3f} | {chance(federation, metric):.3f} | {seconds:.0f} | {memory:.0f} |"
+    )
 
 
 def main() -> None:
@@ -150,8 +155,9 @@ def main() -> None:
         if not source.available():
             missing.append(source.name)
             continue
-        for line in rows(case, given.rounds_share):
-            print(line, flush=True)
+        for method in ("fedavg", case.method):
+            with alone() as process:  # so that memory is that of one run
+                print(process.submit(line, case, method, given.rounds_share).result(), flush=True)
     if missing:
         print(f"\nNot on this machine: {', '.join(missing)}.")
 
