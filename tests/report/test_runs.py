@@ -44,8 +44,19 @@ def test_without_notes_costs_are_spread_evenly(folder):
     assert run.costs[2].seconds == run.summary["seconds"]
 
 
-def test_a_damaged_table_is_named(folder):
-    (folder / "local" / "seed-0" / "metrics.parquet").write_bytes(b"nothing")
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b"nothing"),
+        lambda path: pl.DataFrame({"round": ["a"]}).write_parquet(path),
+        lambda path: pl.read_parquet(path).clear().write_parquet(path),
+        lambda path: pl.read_parquet(path).filter(round=-1).write_parquet(path),
+    ],
+    ids=["missing", "no table", "another table", "empty", "without the selected round"],
+)
+def test_a_damaged_table_is_named(folder, spoil):
+    spoil(folder / "local" / "seed-0" / "metrics.parquet")
     with pytest.raises(RunFolderError, match=r"metrics.parquet is missing or damaged.*idiolect resume"):
         _ = read_study([folder]).first("local").scores
 
@@ -57,12 +68,6 @@ def test_data_that_were_given_in_python_cost_what_depends_on_them(tmp_path):
     study = read_study([tmp_path / "own"])
     assert study.federation is None
     assert study.notes == ["What depends on the clients' data and models is left out: they were given in Python."]
-
-
-def test_a_table_of_something_else_is_named(folder):
-    pl.DataFrame({"round": ["a"]}).write_parquet(folder / "local" / "seed-0" / "metrics.parquet")
-    with pytest.raises(RunFolderError, match=r"metrics.parquet is missing or damaged.*idiolect resume"):
-        _ = read_study([folder]).first("local").scores
 
 
 def test_without_its_state_a_run_costs_its_models_and_no_more(folder):

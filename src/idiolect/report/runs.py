@@ -55,16 +55,22 @@ class Run:
         """The run's seed."""
         return int(self.summary["seed"])
 
+    @property
+    def selected(self) -> int:
+        """The selected round."""
+        return int(self.summary[self.summary["metric"]]["selected"]["round"])
+
     @cached_property
     def metrics(self) -> pl.DataFrame:
-        """One row per round, client, point, split and metric."""
+        """One row per round, client, point, split and metric, among them those of the selected round."""
         path = self.folder / "metrics.parquet"
         try:
-            return pl.read_parquet(path, columns=list(SCHEMA)).match_to_schema(SCHEMA)
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise RunFolderError(
-                f"{path} is missing or damaged; write it again with: idiolect resume {self.folder}"
-            ) from error
+            held = pl.read_parquet(path, columns=list(SCHEMA)).match_to_schema(SCHEMA)
+        except (OSError, pl.exceptions.PolarsError):
+            held = pl.DataFrame(schema=SCHEMA)
+        if held.filter(round=self.selected, split="test").is_empty():
+            raise RunFolderError(f"{path} is missing or damaged; write it again with: idiolect resume {self.folder}")
+        return held
 
     @cached_property
     def curve(self) -> Curve:
@@ -76,8 +82,7 @@ class Run:
     @cached_property
     def scores(self) -> dict[int, float]:
         """The headline's test score of every seen client at the selected round."""
-        selected = self.summary[self.summary["metric"]]["selected"]["round"]
-        held = self._headline().filter(round=selected).sort("client")
+        held = self._headline().filter(round=self.selected).sort("client")
         return dict(zip(held["client"].to_list(), held["value"].to_list(), strict=True))
 
     def _headline(self) -> pl.DataFrame:
