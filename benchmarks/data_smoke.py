@@ -41,28 +41,40 @@ class Case:
 
 SKEW, MILD = "dirichlet:0.1", "dirichlet:0.5"
 CASES = (
-    Case("mnist(samples=2000)", "cnn4", "fedlag(fedavg)", 10, lr=0.1, clients=10, partition=SKEW, batch_size=16),
+    Case("mnist(samples=2000)", "leaf-cnn", "fedlag(fedavg)", 10, lr=0.1, clients=10, partition=SKEW, batch_size=16),
     Case(
         "mnist-writers(writers=20)",
-        "leaf-cnn",
+        "mlp",
         "pfedgate",
-        10,
-        lr=0.05,
+        40,
+        lr=0.1,
         batch_size=16,
         optimizer="sgd(momentum=0.9)",
     ),
     Case(
         "emnist-letters(samples=4000)", "cnn4", "fedlag(fedavg)", 12, lr=0.1, clients=10, partition=SKEW, batch_size=16
     ),
-    Case("cifar10(samples=3000)", "cnn4", "flayer(fedavg)", 15, clients=10, partition=MILD, batch_size=16),
+    Case(
+        "cifar10(samples=3000)",
+        "cnn4",
+        "flayer(fedavg)",
+        15,
+        lr=0.001,
+        clients=10,
+        partition=MILD,
+        batch_size=16,
+        optimizer="adam",
+    ),
     Case(
         "tiny-imagenet-100",
         "cnn4",
         "flayer(fedavg)",
         10,
+        lr=0.001,
         clients=20,
         partition=MILD,
         batch_size=16,
+        optimizer="adam",
     ),
     Case("digits5(per_domain=300)", "digitmodel", "lgmix", 8, lr=0.02),
     Case("office-caltech10(side=32)", "cnn4", "lgmix", 15, batch_size=16),
