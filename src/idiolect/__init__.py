@@ -12,6 +12,7 @@ from .method import Download, Method, Paper, Phase, Upload, Wrapper, register
 from .options import option
 from .run import Comparison, Config, Result, compare, load, load_model, resume, run
 from .task import Batch, Task
+from .tune import tune
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "register",
     "resume",
     "run",
+    "tune",
 ]

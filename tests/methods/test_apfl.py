@@ -82,8 +82,9 @@ def test_the_shared_model_is_fedavgs_whatever_alpha_is():
 
 @pytest.mark.parametrize(("alpha", "same"), [(0, "fedavg"), (1, "local")])
 def test_fixed_at_its_ends_it_is_fedavg_and_local_to_the_bit_statistics_included(alpha, same):
+    # Client 4 has one sample, too few to train normalisation: it stays a newcomer, who gets the shared model.
     rows = [
-        [row for row in play(tiny_plan(method, norm=True)).rows if row[3] == "view"]
+        [row for row in play(tiny_plan(method, norm=True)).rows if row[3] == "view" and row[1] != 4]
         for method in (f"apfl(alpha={alpha}, adaptive=false)", same)
     ]
     assert rows[0] == rows[1]
