@@ -3,7 +3,6 @@ training, on the same work.
 
 python benchmarks/methods.py --pairs 9
 python benchmarks/methods.py --methods "fedlag, lgmix" --only LeNet
-python benchmarks/methods.py --only MLP --clients 40 --keep docs/costs.json && make pages
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
-    parser.add_argument("--keep", type=Path, help="a file for the rows instead, as in docs/costs.json")
     options = parser.parse_args()
     chosen = list(split(options.methods)) if options.methods else [n for n in methods if n != "fedavg"] + list(EXTRA)
     for work in (each for each in WORKS if options.only in each.name):
@@ -75,7 +73,7 @@ def main() -> None:
                 ours.close()
         base.close()
         title = f"{work.name}, {engine}, {options.clients} clients, {options.pairs} pairs: over FedAvg"
-        show(title, rows, options.keep or options.out / f"methods {work.name}.json")
+        show(title, rows, options.out / f"methods {work.name}.json")
 
 
 if __name__ == "__main__":

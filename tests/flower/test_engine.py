@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from idiolect import codec
-from idiolect.engines import Loop
 from idiolect.errors import IdiolectError
 from idiolect.flower.loopback import Loopback, LoopbackEngine
 from idiolect.flower.parcel import Parcel
@@ -37,12 +36,10 @@ def assert_states(found, expected):
 
 def test_scores_right_after_local_training_come_along():
     plan = tiny_plan("ditto", participation=0.6, after_local=True)
-    there, here = Store(None), Store(None)
-    Experiment(plan, Loop(plan), there).run()
     engine = LoopbackEngine(plan)
-    Experiment(engine.plan, engine, here).run()
-    assert {row[3] for row in here.rows()} >= {"view", "after_local"}
-    assert here.rows() == there.rows()
+    rows = play(engine.plan, lambda _: engine).rows
+    assert {row[3] for row in rows} >= {"view", "after_local"}
+    assert rows == play(plan).rows
 
 
 def test_the_server_keeps_receipts_instead_of_states():

@@ -13,16 +13,15 @@ from ..run.compare_folder import slug
 from .curves import paired_scores, percent, score_label
 from .pictures import (
     HEIGHT,
-    LONG,
     PAPER,
     QUIET,
     WIDTH,
     Picture,
     colour,
-    dashes,
     heat,
     legend,
     legend_height,
+    line_of,
     named_columns,
     painted,
     shortened,
@@ -154,7 +153,7 @@ def gain_picture(study: Study, data: Federation, reference: str) -> Picture:
         f"A dot is a client (seed {study.seeds[0]}); the lines join the mean gains of the clients with few, middling"
         " and many. Effective classes are the exponential of the entropy of a client's labels.",
         paint,
-        (WIDTH, HEIGHT + legend_height([shortened(method, LONG) for method in others])),
+        (WIDTH, HEIGHT + legend_height(others)),
     )
 
 
@@ -163,12 +162,11 @@ def _gains(axes: Axes, study: Study, method: str, reference: str, values: list[f
     clients = [client for client in own if client in other]
     at = np.array([values[client] for client in clients])
     gains = percent(study) * np.array([own[client] - other[client] for client in clients])
-    shade = colour(study.methods.index(method))
-    axes.scatter(at, gains, s=9, color=shade, alpha=0.45, linewidths=0)
+    place = study.methods.index(method)
+    axes.scatter(at, gains, s=9, color=colour(place), alpha=0.45, linewidths=0)
     thirds = [part for part in np.array_split(np.argsort(at, kind="stable"), 3) if len(part)]
     centres, means = ([float(held[part].mean()) for part in thirds] for held in (at, gains))
-    line = dashes(study.methods.index(method))
-    axes.plot(centres, means, line, color=shade, label=shortened(method, LONG))
+    axes.plot(centres, means, **line_of(place, method))
 
 
 def who_picture(study: Study, data: Federation) -> Picture:

@@ -10,15 +10,14 @@ import numpy as np
 from ..analysis import first_reaching, target_score, win_tie_loss
 from .pictures import (
     HEIGHT,
-    LONG,
     QUIET,
     WIDTH,
     Picture,
     colour,
-    dashes,
     heat,
     legend,
     legend_height,
+    line_of,
     named_columns,
     painted,
     rounds_axis,
@@ -102,7 +101,7 @@ def pictures(study: Study, share: float) -> list[Picture]:
             legend(figure, axes)
 
         many = len(study.methods) > MANY_METHODS
-        height = HEIGHT + many + legend_height([shortened(method, LONG) for method in study.methods])
+        height = HEIGHT + many + legend_height(study.methods)
         return painted(
             f"curve-{what}",
             f"Test {study.metric} over {what}",
@@ -124,7 +123,7 @@ def _curve(axes: Axes, study: Study, method: str, place: int, what: str) -> None
         faint = 0.06 if len(study.methods) > MANY_METHODS else 0.15
         axes.fill_between(at, values.min(0), values.max(0), color=colour(place), alpha=faint, linewidth=0)
     marker = "o" if length == 1 else ""
-    axes.plot(at, values.mean(0), dashes(place), color=colour(place), marker=marker, label=shortened(method, LONG))
+    axes.plot(at, values.mean(0), marker=marker, **line_of(place, method))
 
 
 def difference_picture(study: Study) -> Picture:

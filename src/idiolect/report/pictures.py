@@ -146,9 +146,10 @@ def colour(place: int) -> str:
     return COLOURS[place % len(COLOURS)]
 
 
-def dashes(place: int) -> str:
-    """Its line, solid until the colours are used up."""
-    return DASHES[place // len(COLOURS) % len(DASHES)]
+def line_of(place: int, method: str) -> dict[str, Any]:
+    """How its line is drawn, solid until the colours are used up, and called in a legend."""
+    dashes = DASHES[place // len(COLOURS) % len(DASHES)]
+    return {"linestyle": dashes, "color": colour(place), "label": shortened(method, LONG)}
 
 
 def shortened(name: str, width: int = 24) -> str:
@@ -214,8 +215,9 @@ def legend_columns(labels: Sequence[str]) -> int:
     return max(1, min(len(labels), 72 // (widest + 7)))
 
 
-def legend_height(labels: Sequence[str]) -> float:
-    """The inches that a legend takes."""
+def legend_height(methods: Sequence[str]) -> float:
+    """The inches that a legend of methods takes."""
+    labels = [shortened(method, LONG) for method in methods]
     return 0.17 * -(-len(labels) // legend_columns(labels))
 
 

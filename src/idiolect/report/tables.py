@@ -238,9 +238,8 @@ def runs(study: Study) -> Table:
             facts: Sequence[Any] = (
                 held["config_hash"], held["data_hash"], held["partition"]["hash"], held["engine"], run.folder,
             )  # fmt: skip
-            round = held[study.metric]["selected"]["round"]
-            shown = [Cell(str(each), str(each)) for each in facts]
-            rows.append((Cell(method, method), Cell(str(seed), float(seed)), Cell(str(round), float(round)), *shown))
+            numbers = [Cell(str(each), float(each)) for each in (seed, run.selected)]
+            rows.append((Cell(method, method), *numbers, *(Cell(str(each), str(each)) for each in facts)))
     return Table("runs", "Runs", "", tuple(Column(head) for head in heads), tuple(rows))
 
 
