@@ -13,7 +13,7 @@ from typing import Any
 
 from peers import Pfl
 from ratios import interleaved, ratio, show
-from workload import WORKS, Bare, Naive, Ours, Work, federation
+from workload import WORKS, Ours, Work, bare, federation, naive
 
 from idiolect.context import Context
 from idiolect.methods.fedavg import FedAvg
@@ -35,7 +35,7 @@ class Stepwise(FedAvg):
 def contestants(work: Work, clients: int, without: list[str]) -> dict[str, Any]:
     """The bare steps, our engines and the others."""
     data = federation(work, clients)
-    found: dict[str, Any] = {"bare steps": Bare(work, data)}
+    found: dict[str, Any] = {"bare steps": bare(work, clients)}
     if work.model.startswith("mlp"):
         found["vector, plain SGD"] = Ours(work, data, "vector")
         found["vector, any step"] = Ours(work, data, "vector", Stepwise())
@@ -49,7 +49,7 @@ def contestants(work: Work, clients: int, without: list[str]) -> dict[str, Any]:
     if "pfl" not in without:
         found["pfl"] = Pfl(work, clients)
     if "naive" not in without:
-        found["naive"] = Naive(work, data)
+        found["naive"] = naive(work, clients)
     return found
 
 

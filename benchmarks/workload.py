@@ -6,17 +6,20 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from idiolect import Task
 from idiolect.data import Client, Federation
 from idiolect.engines import Engine, Plan, engines
+from idiolect.memory import tune_allocator
 from idiolect.method import Method, methods
 from idiolect.models import build
 from idiolect.run.experiment import Experiment
@@ -69,6 +72,7 @@ class Ours:
     def __init__(
         self, work: Work, data: Federation, engine: str, method: str | Method = "fedavg", precision: str = "fp32"
     ) -> None:
+        tune_allocator()  # as a run does
         x, y = data.clients[0].split("train")
         task = Task(network(work, data), (x[:2], y[:2]), classes=10)
         task.net.precision = torch.bfloat16 if precision == "bf16" else None
@@ -100,25 +104,22 @@ class Ours:
         self.engine.close()
 
 
-class Bare:
-    """The bare PyTorch steps of the same work, without any federation: two processes of one thread each, plain SGD
-    steps on one module, then the test data of every client through the model."""
+class Apart:
+    """Work in processes of their own, whose allocator nobody has tuned: each prepares its part once and then does it
+    once per round."""
 
-    def __init__(self, work: Work, data: Federation, processes: int = 2) -> None:
-        context = multiprocessing.get_context("fork")
+    def __init__(self, prepare: Callable[..., Callable[[], None]], *parts: tuple[Any, ...]) -> None:
+        context = multiprocessing.get_context("spawn")
         self.pipes, self.children = [], []
-        clients = [each.split("train") + each.split("test") for each in data.clients]
-        for number in range(processes):
+        for part in parts:
             mine, theirs = context.Pipe()
-            child = context.Process(
-                target=_bare, args=(theirs, network(work, data), clients[number::processes], work.batch), daemon=True
-            )
+            child = context.Process(target=_serve, args=(theirs, prepare, part), daemon=True)
             child.start()
             self.pipes.append(mine)
             self.children.append(child)
 
     def round(self) -> float:
-        """Seconds of one round's steps."""
+        """Seconds until every part is done."""
         started = time.perf_counter()
         for pipe in self.pipes:
             pipe.send(True)
@@ -134,56 +135,72 @@ class Bare:
             child.join()
 
 
-def _bare(pipe: Any, model: nn.Module, clients: list[tuple[Tensor, ...]], batch: int) -> None:
-    torch.set_num_threads(1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+def _serve(pipe: Connection, prepare: Callable[..., Callable[[], None]], part: tuple[Any, ...]) -> None:
+    do = prepare(*part)
     while pipe.recv():
-        for x, y, x_test, _ in clients:
+        do()
+        pipe.send(True)
+
+
+def bare(work: Work, clients: int, processes: int = 2) -> Apart:
+    """The bare PyTorch steps of the same work, without any federation: two processes of one thread each, plain SGD
+    steps on one module, then the test data of every client through the model."""
+    return Apart(_bare, *((work, clients, number, processes) for number in range(processes)))
+
+
+def _bare(work: Work, clients: int, number: int, processes: int) -> Callable[[], None]:
+    torch.set_num_threads(1)
+    data = federation(work, clients)
+    mine = [each.split("train") + each.split("test") for each in data.clients[number::processes]]
+    model = network(work, data)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+
+    def do() -> None:
+        for x, y, x_test, _ in mine:
             model.train()
             order = torch.randperm(len(x))
-            for chosen in order.split(batch):
+            for chosen in order.split(work.batch):
                 optimizer.zero_grad()
                 F.cross_entropy(model(x[chosen]), y[chosen]).backward()
                 optimizer.step()
             model.eval()
             with torch.no_grad():
                 model(x_test).argmax(1)
-        pipe.send(True)
+
+    return do
 
 
-class Naive:
+def naive(work: Work, clients: int) -> Apart:
     """A federation the way users write it: a deep copy of the model, a data loader and an optimiser per client, and
     an evaluation of everything each round, on all cores."""
+    return Apart(_naive, (work, clients))
 
-    def __init__(self, work: Work, data: Federation) -> None:
-        self.model = network(work, data)
-        self.batch = work.batch
-        self.train = [TensorDataset(*each.split("train")) for each in data.clients]
-        self.test = [TensorDataset(*each.split("test")) for each in data.clients]
 
-    def round(self) -> float:
-        """Seconds of one round."""
-        started = time.perf_counter()
+def _naive(work: Work, clients: int) -> Callable[[], None]:
+    data = federation(work, clients)
+    shared = network(work, data)
+    train = [TensorDataset(*each.split("train")) for each in data.clients]
+    test = [TensorDataset(*each.split("test")) for each in data.clients]
+
+    def do() -> None:
         trained = []
-        for each in self.train:
-            model = copy.deepcopy(self.model)
+        for each in train:
+            model = copy.deepcopy(shared)
             optimizer = torch.optim.SGD(model.parameters(), lr=LR)
             model.train()
-            for x, y in DataLoader(each, self.batch, shuffle=True):
+            for x, y in DataLoader(each, work.batch, shuffle=True):
                 optimizer.zero_grad()
                 nn.CrossEntropyLoss()(model(x), y).backward()
                 optimizer.step()
             trained.append(model.state_dict())
         mean = {name: torch.stack([each[name] for each in trained]).mean(0) for name in trained[0]}
-        self.model.load_state_dict(mean)
-        self.model.eval()
+        shared.load_state_dict(mean)
+        shared.eval()
         with torch.no_grad():
-            for each in (*self.train, *self.test):
-                for x, y in DataLoader(each, self.batch):
-                    outputs = self.model(x)
+            for each in (*train, *test):
+                for x, y in DataLoader(each, work.batch):
+                    outputs = shared(x)
                     nn.CrossEntropyLoss()(outputs, y).item()
                     (outputs.argmax(1) == y).sum().item()
-        return time.perf_counter() - started
 
-    def close(self) -> None:
-        """Nothing is held."""
+    return do
