@@ -69,6 +69,7 @@ class FedAF(Method):
     needs: ClassVar[tuple[str, ...]] = ("server training",)
     sends: ClassVar[tuple[str, ...]] = (IMAGES, LOGITS, SOFT)
     unwrappable: ClassVar[str] = "its clients send condensed images, not a model"
+    loop_only: ClassVar[str] = "how many images a client learns depends on the classes that it has"
 
     per_class: int = option(10, min=1, help="images that a client learns of each of its classes")
     steps: int = option(50, min=1, help="steps of learning images per round")
@@ -96,10 +97,6 @@ class FedAF(Method):
         """Clients train nothing of the model, so they keep nothing of it."""
         return frozenset()
 
-    def labels(self, ctx: Context | ServerContext) -> Tensor:
-        """The class of each image."""
-        return torch.arange(require_classes(self.name, ctx.task)).repeat_interleave(self.per_class)
-
     # -- server ----------------------------------------------------------------------------------
 
     def server_init(self, ctx: ServerContext) -> Slots:
@@ -113,12 +110,11 @@ class FedAF(Method):
 
     def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
         """Train the model on this round's images; the mean logits are averaged class by class."""
-        labels, parts = self.labels(ctx), []
+        parts = []
         for each in uploads.values():
-            images = each.slots[IMAGES]["x"]
-            soft, y = each.slots[SOFT]["mean"], labels.to(images.device)
-            sent = each.masks[IMAGES]["x"].flatten(1).all(1)
-            parts.append((images[sent], y[sent], soft[y][sent]))
+            own, soft = present(each.slots[SOFT]["count"]), each.slots[SOFT]["mean"]
+            y = own.repeat_interleave(self.per_class)
+            parts.append((each.slots[IMAGES]["x"][own].flatten(0, 1), y, soft[y]))
         x, y, soft = (torch.cat(column) for column in zip(*parts, strict=True))
         logits = merged([each.slots[LOGITS] for each in uploads.values()], server[LOGITS])
         return {**server, **self.fitted(ctx, server, x, y, soft), LOGITS: logits}
@@ -150,13 +146,13 @@ class FedAF(Method):
     # -- client ----------------------------------------------------------------------------------
 
     def client_init(self, ctx: Context) -> Slots:
-        """Images of noise, other ones for each client."""
-        shape = (len(self.labels(ctx)), *ctx.task.example[0].shape[1:])
+        """Images of noise [classes, per_class, ...], other ones for each client."""
+        shape = (require_classes(self.name, ctx.task), self.per_class, *ctx.task.example[0].shape[1:])
         noise = generator(ctx.seed, "fedaf images", ctx.index).standard_normal(shape, np.float32)
         return {IMAGES: {"x": torch.from_numpy(noise).to(ctx.samples.device)}}
 
     def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
-        """The received model, the mixed one, the images, and room for the means of the client's data."""
+        """The received model, the mixed one, the images of the client's classes, and room for its data's means."""
         work = super().begin(ctx, client, download)
         features = empty(require_classes(self.name, ctx.task), feature_size(ctx.task), ctx.samples)
         own = {FEATURES: features, SOFT: blank(ctx), f"{LOGITS}.own": blank(ctx)}
@@ -165,7 +161,7 @@ class FedAF(Method):
             **own,
             SAMPLE: self.sample(ctx, work["params"]),
             LOGITS: download[LOGITS],
-            IMAGES: client[IMAGES],
+            IMAGES: {"x": client[IMAGES]["x"][present(ctx.counts)]},
         }
 
     def sample(self, ctx: Context, params: Tree) -> Tree:
@@ -196,34 +192,44 @@ class FedAF(Method):
 
     def condensed(self, ctx: Context, work: Slots) -> LossFn:
         """The loss of the images: their features' and their logits' distance, over the client's own classes."""
-        own, everyone = work[FEATURES], work[LOGITS]
-        here = own["count"] > 0
-        known = (here & (everyone["count"] > 0))[:, None]
+        own, everyone = present(ctx.counts), work[LOGITS]
+        here = work[FEATURES]["count"][own] > 0
+        known = (here & (everyone["count"][own] > 0))[:, None]
         lines = torch.from_numpy(
             ctx.rng("fedaf directions").standard_normal((everyone["mean"].shape[1], self.directions), np.float32)
         ).to(everyone["mean"])
         lines = lines / lines.norm(dim=0)
 
-        def by_class(values: Tensor) -> Tensor:
-            return values.reshape(-1, self.per_class, values.shape[1]).mean(1)
-
         def loss(trees: Slots) -> Scored:
-            seen = ctx.task.forward(work[SAMPLE], work["buffers"], trees[IMAGES]["x"])
-            out = ctx.task.forward(work["params"], work["buffers"], trees[IMAGES]["x"])
-            apart = (by_class(seen.features) - own["mean"]).square().sum(1)
+            images = trees[IMAGES]["x"]
+            seen, out = (
+                ctx.task.forward(work[slot], work["buffers"], images.flatten(0, 1)) for slot in (SAMPLE, "params")
+            )
+            features, logits = (each.reshape(*images.shape[:2], -1).mean(1) for each in (seen.features, out.outputs))
+            apart = (features - work[FEATURES]["mean"][own]).square().sum(1)
             # What one side lacks is made equal on both.
-            logits, goal = (torch.where(known, each, 0.0) for each in (by_class(out.outputs), everyone["mean"]))
-            return Scored((here * apart).sum() + self.align * sliced(logits, goal, lines), *out)
+            pair = (torch.where(known, each, 0.0) for each in (logits, everyone["mean"][own]))
+            a, b = (torch.zeros_like(everyone["mean"]).index_copy(0, own, each) for each in pair)
+            return Scored((here * apart).sum() + self.align * sliced(a, b, lines), *out)
 
         return loss
 
     def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the images; send those of the client's classes, and the means."""
-        images = work[IMAGES]["x"]
-        own = (work[FEATURES]["count"] > 0).repeat_interleave(self.per_class)
-        mask = own.reshape(-1, *[1] * (images.ndim - 1)).expand(images.shape)
-        slots = {IMAGES: work[IMAGES], LOGITS: work[f"{LOGITS}.own"], SOFT: work[SOFT]}
-        return {**client, IMAGES: work[IMAGES]}, Upload(slots, {IMAGES: {"x": mask}})
+        before = client[IMAGES]["x"]
+        images = {IMAGES: {"x": before.index_copy(0, present(ctx.counts), work[IMAGES]["x"])}}
+        mask = torch.zeros_like(before, dtype=torch.bool).index_fill(0, present(work[FEATURES]["count"]), True)
+        slots = {**images, LOGITS: work[f"{LOGITS}.own"], SOFT: work[SOFT]}
+        return {**client, **images}, Upload(slots, {IMAGES: {"x": mask}})
+
+
+def present(counts: Tensor) -> Tensor:
+    """The classes that have samples.
+
+    >>> present(torch.tensor([2.0, 0.0, 1.0]))
+    tensor([0, 2])
+    """
+    return counts.nonzero().flatten()
 
 
 def blank(ctx: Context | ServerContext) -> Tree:
