@@ -89,6 +89,8 @@ class Method(Options):
     """Why wrappers that act on the one federated model cannot ride on this method."""
     loop_only: ClassVar[str] = ""
     """Why it cannot be traced for many clients at once."""
+    one_network: ClassVar[str] = ""
+    """Why all clients need the same network."""
     norm_stats: ClassVar[str] = "average"
     eval_batch: ClassVar[int | None] = None
     min_batch: ClassVar[int] = 1
@@ -293,8 +295,9 @@ def _inherited(name: str) -> Any:
     return property(lambda self: getattr(self.inner, name), doc=f"The inner method's `{name}`.")
 
 
-_FACTS = "identity_tolerance needs unwrappable loop_only norm_stats eval_batch min_batch holdout setup_rounds"
-for _name in _FACTS.split():
+_REASONS = "unwrappable loop_only one_network"
+_FACTS = "identity_tolerance needs norm_stats eval_batch min_batch holdout setup_rounds"
+for _name in (*_REASONS.split(), *_FACTS.split()):
     setattr(Wrapper, _name, _inherited(_name))
 for _name, _held in vars(Method).items():
     if callable(_held) and not _name.startswith("_") and _name != "average":

@@ -1,7 +1,6 @@
 """FedAMP and HeurFedAMP: every client is pulled, with a real gradient, towards its own mixture of all models."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch import nn
 
 from idiolect import Batch, Task, tree
 from idiolect.engines.client import train
-from idiolect.errors import ModelError, OptionError
+from idiolect.errors import OptionError
 from idiolect.method import Upload, methods
 from idiolect.methods._collection import gram
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
@@ -209,12 +208,6 @@ def test_an_unseen_client_gets_the_mean_of_the_newest_models():
     ctx, method = plan.server(0), plan.method
     server = method.aggregate(ctx, method.server_init(ctx), uploads_of(plan, {0: 1.0, 1: 3.0}))
     assert float(method.welcome(ctx, server, 5)["params"]["0.bias"][0]) == 2.0
-
-
-def test_different_networks_are_refused():
-    plan = tiny_plan("fedamp")
-    with pytest.raises(ModelError, match="all clients need one network, not 2"):
-        plan.method.server_init(replace(plan.server(0), tasks=(plan.tasks[0], plan.tasks[0])))
 
 
 # -- composition and contract -----------------------------------------------------------------------

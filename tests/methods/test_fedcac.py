@@ -7,7 +7,7 @@ import torch
 
 from idiolect import tree
 from idiolect.engines.client import train
-from idiolect.errors import ModelError, OptionError
+from idiolect.errors import OptionError
 from idiolect.method import Upload, methods
 from idiolect.methods.fedcac import critical, helpers, overlaps
 from idiolect.testing import play, tiny_plan, views
@@ -183,13 +183,6 @@ def test_what_is_private_has_no_mask():
 @pytest.mark.parametrize("wrapped", ["fedlag(fedcac, warmup=0)", "flayer(fedcac)", "finetune(fedcac)"])
 def test_wrappers_ride_on_it(wrapped):
     assert all(torch.isfinite(leaf).all() for view in views(tiny_plan(wrapped)).values() for leaf in view.values())
-
-
-def test_clients_with_different_networks_are_refused():
-    plan = tiny_plan("fedcac")
-    plan = replace(plan, tasks=plan.tasks * 2, models=(0, 1, 0, 1, 0))
-    with pytest.raises(ModelError, match="clients have 2"):
-        plan.method.server_init(plan.server(0))
 
 
 @pytest.mark.parametrize("bad", ["tau=-0.1", "tau=1.1", "beta=-1", "beta=1.5"])

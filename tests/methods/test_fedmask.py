@@ -1,7 +1,5 @@
 """FedMask: personal binary masks of frozen weights, averaged where they overlap."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -214,12 +212,6 @@ def test_bad_options_are_refused(options):
 def test_more_masked_layers_than_layers_is_an_error_before_anything_runs():
     with pytest.raises(ModelError, match="3 layers"):
         methods.build("fedmask(layers=4)").check(tiny_plan("fedavg").tasks[0])
-
-
-def test_several_networks_are_refused():
-    plan = tiny_plan("fedmask")
-    with pytest.raises(ModelError, match="give one"):
-        plan.method.server_init(replace(plan, tasks=plan.tasks * 2).server(0))
 
 
 @pytest.mark.parametrize("wrapper", ["fedlag", "flayer"])

@@ -244,13 +244,6 @@ def test_a_task_without_classes_is_refused():
         methods.build("fedpac").check(task)
 
 
-def test_clients_with_different_networks_are_refused():
-    plan = tiny_plan("fedpac")
-    plan = replace(plan, tasks=plan.tasks * 2, models=(0, 1, 0, 1, 0))
-    with pytest.raises(ModelError, match="clients have 2"):
-        plan.method.server_init(plan.server(0))
-
-
 @pytest.mark.parametrize("bad", ["lam=-1", "head_epochs=-1", "head_lr=0", "smallest=1", "collaborate=2"])
 def test_bad_options_are_named(bad):
     with pytest.raises(OptionError, match=f"fedpac: {bad.split('=')[0]}="):

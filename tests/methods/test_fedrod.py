@@ -233,13 +233,6 @@ def test_one_logit_for_two_classes_is_refused():
         methods.build("fedrod").check(task)
 
 
-def test_clients_with_different_networks_are_refused():
-    plan = tiny_plan("fedrod")
-    plan = replace(plan, tasks=plan.tasks * 2, models=(0, 1, 0, 1, 0))
-    with pytest.raises(ModelError, match="clients have 2"):
-        plan.method.server_init(plan.server(0))
-
-
 @pytest.mark.parametrize("bad", ["gamma=-1", "hyper=2", "hidden=0", "own_lr=0"])
 def test_bad_options_are_named(bad):
     with pytest.raises(OptionError, match=f"fedrod: {bad.split('=')[0]}="):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from idiolect import tree
 from idiolect.data import Federation
 from idiolect.engines import Plan
 from idiolect.engines.client import batches, tuned_view
-from idiolect.errors import InputError, ModelError, OptionError
+from idiolect.errors import InputError, OptionError
 from idiolect.method import Upload, methods
 from idiolect.methods.fedsplit import FedSplit
 from idiolect.optim import SGD
@@ -190,12 +189,6 @@ def test_a_layer_that_cannot_be_split_is_refused_before_anything_runs(
     for name in ("fedsplit", "fedfac"):
         with pytest.raises(InputError, match=problem):
             idiolect.run(type(methods.build(name))(layers=layers), clients, model=module, rounds=1)
-
-
-def test_several_networks_are_refused() -> None:
-    plan = tiny_plan("fedsplit")
-    with pytest.raises(ModelError, match="one network, but clients have 2"):
-        plan.method.server_init(replace(plan.server(0), tasks=plan.tasks * 2))
 
 
 # -- the partition ---------------------------------------------------------------------------------------

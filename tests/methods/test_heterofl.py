@@ -273,12 +273,6 @@ def test_the_default_differs_from_fedavg():
     assert not torch.allclose(a["0.weight"], b["0.weight"])
 
 
-def test_several_networks_are_refused():
-    plan = tiny_plan("heterofl")
-    with pytest.raises(ModelError, match="widths as rates"):
-        plan.method.server_init(replace(plan, tasks=plan.tasks * 2).server(0))
-
-
 @pytest.mark.parametrize("wrapper", ["fedlag", "flayer"])
 def test_wrappers_that_need_one_model_are_refused(wrapper):
     with pytest.raises(ComposeError, match="different widths"):

@@ -235,12 +235,6 @@ def test_more_private_layers_than_layers_is_an_error_before_anything_runs():
         methods.build("pfedhn(layers=4)").check(tiny_plan("fedavg").tasks[0])
 
 
-def test_several_networks_are_refused():
-    plan = tiny_plan("pfedhn")
-    with pytest.raises(ModelError, match="give one"):
-        plan.method.server_init(replace(plan, tasks=plan.tasks * 2).server(0))
-
-
 @pytest.mark.parametrize("wrapper", ["fedlag", "flayer"])
 def test_wrappers_that_need_one_model_are_refused(wrapper):
     with pytest.raises(ComposeError, match="no one model"):

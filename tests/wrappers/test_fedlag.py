@@ -15,7 +15,7 @@ from idiolect.method import methods
 from idiolect.phase import Phase
 from idiolect.run.experiment import Experiment
 from idiolect.store import Store
-from idiolect.testing import play, tiny_federation, tiny_model, tiny_plan, views
+from idiolect.testing import play, tiny_federation, tiny_plan, views
 from idiolect.wrappers.fedlag import FedLAG
 
 E = torch.eye(3)
@@ -634,10 +634,6 @@ def test_what_it_cannot_ride_on_says_why():
         methods.build("fedlag(local)")
     with pytest.raises(ComposeError, match="fedlag cannot ride on fedlag"):
         methods.build("fedlag(finetune(fedlag))")
-    plan = tiny_plan("fedlag")
-    several = replace(plan, tasks=(plan.tasks[0], Task(tiny_model(width=3), plan.tasks[0].example, classes=3)))
-    with pytest.raises(ComposeError, match="one network, not 2"):
-        several.method.server_init(several.server(0))
 
 
 def test_the_presets_score_as_the_paper_says_and_as_the_authors_program_does():

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..context import Context, ServerContext
 from ..data import Client, Federation
+from ..errors import ModelError
 from ..method import Method
 from ..optim import SGD, Optimizer, Schedule
 from ..rng import generator, torch_seed
@@ -76,6 +77,13 @@ class Plan:
     norm_affine: str = "shared"
     device: str = "cpu"
     after_local: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method.one_network and len(self.tasks) > 1:
+            raise ModelError(
+                f"{self.method.name}: {self.method.one_network}, so all clients need the same network, but they have "
+                f"{len(self.tasks)}; give one model"
+            )
 
     @cached_property
     def nets(self) -> Mapping[str, Net]:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from .. import tree
 from ..context import Context, ServerContext
-from ..errors import ModelError
 from ..method import Method, Upload
 from ..tree import Slots, Tree
 
@@ -26,15 +25,7 @@ class Collection(Method):
     """
 
     needs: ClassVar[tuple[str, ...]] = ("server models",)
-
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """Nobody has sent a model yet; all that will be sent have one shape."""
-        if len(ctx.tasks) > 1:
-            raise ModelError(
-                f"{self.name} mixes the models of different clients coordinate by coordinate, so all clients need one "
-                f"network, not {len(ctx.tasks)}; give one model"
-            )
-        return super().server_init(ctx)
+    one_network: ClassVar[str] = "it mixes clients' models coordinate by coordinate"
 
     def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
         """The mean of this round's models, and beside it each of them, as far as it was sent."""

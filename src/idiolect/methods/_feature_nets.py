@@ -12,7 +12,7 @@ from ..context import Context, Grad, ServerContext
 from ..method import Download, Method, Phase, Upload
 from ..task import Batch, Output, Scored, Task
 from ..tree import Slots, Tree
-from ._head import check_head, require_one_model
+from ._head import check_head
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class FeatureNets(Method):
     """
 
     beside: ClassVar[tuple[str, ...]] = ()
+    one_network: ClassVar[str] = "it works with the features of one network"
 
     def forward(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """What the model and the slots beside it make of inputs."""
@@ -49,7 +50,6 @@ class FeatureNets(Method):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """The model, and what is shared beside it."""
-        require_one_model(self.name, ctx)
         return {**super().server_init(ctx), **{slot: self.first(ctx, slot) for slot in self.beside}}
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..context import ServerContext
 from ..errors import ModelError
 from ..task import Task
 
@@ -44,9 +43,3 @@ def check_head(name: str, task: Task) -> None:
             f"{name} feeds the output layer {task.head_unit.name} by itself, but the model computes more after it; use "
             "a model that ends with its output layer, or name that layer as the head"
         )
-
-
-def require_one_model(name: str, ctx: ServerContext) -> None:
-    """Raise an error where clients have different models, whose features mean different things."""
-    if len(ctx.tasks) > 1:
-        raise ModelError(f"{name} works with the features of one model, but clients have {len(ctx.tasks)}; give one")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -97,6 +97,8 @@ class SplitUnits(Method):
     A client keeps what it trained of the split layers (`split.own`) and uses it where a unit is personal.
     """
 
+    one_network: ClassVar[str] = "it splits the layers of one network"
+
     layers: str | int | tuple[Any, ...] = option(
         "last hidden",
         help="layers to split: names, numbers (1 is the first, -1 the last, without normalisation), head, last hidden",
@@ -164,8 +166,6 @@ class SplitUnits(Method):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """The initial model, and the partition before the first round."""
-        if len(ctx.tasks) > 1:
-            raise ModelError(f"{self.name} splits the layers of one network, but clients have {len(ctx.tasks)}")
         device = next(iter(ctx.initial["params"].values())).device
         shared = {layer.name: self.first_partition(ctx, at).to(device) for at, layer in enumerate(self.split(ctx.task))}
         return {**super().server_init(ctx), "split.shared": shared}

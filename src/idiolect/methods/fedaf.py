@@ -19,7 +19,7 @@ from ..rng import generator
 from ..task import Batch, Scored, Task
 from ..tree import Slots, Tree
 from ._class_statistics import added, empty, feature_size, merged, require_classes
-from ._head import check_head, require_one_model
+from ._head import check_head
 
 IMAGES = "fedaf.images"
 LOGITS = "fedaf.logits"
@@ -70,6 +70,7 @@ class FedAF(Method):
     sends: ClassVar[tuple[str, ...]] = (IMAGES, LOGITS, SOFT)
     unwrappable: ClassVar[str] = "its clients send condensed images, not a model"
     loop_only: ClassVar[str] = "how many images a client learns depends on the classes that it has"
+    one_network: ClassVar[str] = "it works with the features of one network"
 
     per_class: int = option(10, min=1, help="images that a client learns of each of its classes")
     steps: int = option(50, min=1, help="steps of learning images per round")
@@ -101,7 +102,6 @@ class FedAF(Method):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """The model, and mean logits of no class."""
-        require_one_model(self.name, ctx)
         return {**super().server_init(ctx), LOGITS: blank(ctx)}
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:

@@ -17,7 +17,6 @@ from ..method import Download, Method, Paper, Upload, register
 from ..options import option
 from ..tree import Slots, Tree
 from ._collection import gram
-from ._head import require_one_model
 
 _TIE = 1e-9
 
@@ -62,16 +61,12 @@ class FedCAC(Method):
     identities: ClassVar[dict[str, str]] = {"fedcac(tau=0)": "fedavg", "fedcac(tau=1, beta=0)": "local"}
     needs: ClassVar[tuple[str, ...]] = ("server models",)
     sends: ClassVar[tuple[str, ...]] = (*Method.sends, "fedcac.critical")
+    one_network: ClassVar[str] = "it compares clients' parameters one by one"
 
     tau: float = option(0.5, min=0.0, max=1.0, help="share of each tensor that is critical")
     beta: int = option(100, min=0, help="round from which a client's critical parameters are its own alone")
 
     # -- server ------------------------------------------------------------------------------------
-
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """The model; nobody has sent anything yet."""
-        require_one_model(self.name, ctx)
-        return super().server_init(ctx)
 
     def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
         """The mean, the newest models and masks, and who helps whom."""

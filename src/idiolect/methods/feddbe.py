@@ -16,7 +16,7 @@ from ..options import option
 from ..task import Batch, Output, Scored
 from ..tree import Slots
 from ._class_statistics import feature_size
-from ._head import head_outputs, require_one_model
+from ._head import head_outputs
 from ._on_features import OnFeatures
 
 SHIFT = "feddbe.shift"
@@ -57,6 +57,7 @@ class FedDBE(OnFeatures):
     identities: ClassVar[dict[str, str]] = {"feddbe(kappa=0, shift=false)": "fedavg"}
     sends: ClassVar[tuple[str, ...]] = (*Method.sends, MEAN)
     setup_rounds: ClassVar[int] = 1
+    one_network: ClassVar[str] = "it works with the features of one network"
 
     kappa: float = option(50.0, min=0.0, help="weight kappa of the pull of the mean features to the global mean")
     mu: float = option(1.0, above=0.0, max=1.0, help="weight of the newest batch in the running mean of features")
@@ -66,7 +67,6 @@ class FedDBE(OnFeatures):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """The model; the global mean is not known yet."""
-        require_one_model(self.name, ctx)
         return {**super().server_init(ctx), MEAN: {"z": no_features(ctx)}}
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:

@@ -58,6 +58,7 @@ class FedEM(Method):
     )
     identities: ClassVar[dict[str, str]] = {"fedem(components=1)": "fedavg"}
     unwrappable: ClassVar[str] = "it trains several component models at once, so there is no one federated model"
+    one_network: ClassVar[str] = "it averages components of one shape"
 
     components: int = option(3, min=1, help="how many component models there are (M)")
     spread: float = option(1.0, above=0.0, max=1.0, help="how far components start from the initial model; 1 is anew")
@@ -86,8 +87,6 @@ class FedEM(Method):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """The initial model, and components drawn around it."""
-        if len(ctx.tasks) > 1:
-            raise ModelError(f"fedem averages its components, so all clients need one network, not {len(ctx.tasks)}")
         server = super().server_init(ctx)
         for model in self.models[1:]:
             server |= {model: self.drawn(ctx, model), buffers_of(model): server["buffers"]}

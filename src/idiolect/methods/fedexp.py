@@ -45,13 +45,13 @@ class FedExP(ServerStep):
         "arXiv:2301.09604",
     )
     identities: ClassVar[dict[str, str]] = {"fedexp(eps=inf, average_last=false, uniform=false)": "fedavg"}
+    one_network: ClassVar[str] = "it compares the updates of one network"
 
     eps: float = option(1e-3, above=0.0, help="added to the squared length of the mean update; inf gives rate 1")
     average_last: bool = option(True, help="predict with the average of the last two iterates")
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """The model, with nothing to average it with yet."""
-        self.require_one_network(ctx)
         server = super().server_init(ctx)
         facts = {"rate": torch.tensor(1.0, dtype=torch.float64), "round": torch.tensor(ctx.round - 1)}
         return {**server, "fedexp.before": server["params"], "fedexp.last": facts}

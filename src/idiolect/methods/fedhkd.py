@@ -15,7 +15,7 @@ from ..options import option
 from ..task import Batch, Scored, Task
 from ..tree import Slots, Tree
 from ._class_statistics import added, distance, empty, feature_size, merged, require_classes
-from ._head import check_head, head_outputs, require_one_model
+from ._head import check_head, head_outputs
 
 FEATURES = "fedhkd.features"
 SOFT = "fedhkd.soft"
@@ -59,6 +59,7 @@ class FedHKD(Method):
     )
     identities: ClassVar[dict[str, str]] = {"fedhkd(lam=0, gamma=0)": "fedavg"}
     sends: ClassVar[tuple[str, ...]] = (*Method.sends, FEATURES, SOFT)
+    one_network: ClassVar[str] = "it works with the features of one network"
 
     lam: float = option(0.05, min=0.0, help="weight of the output layer's agreement with the soft predictions")
     gamma: float = option(0.05, min=0.0, help="weight of the features' distance from the mean of their class")
@@ -81,7 +82,6 @@ class FedHKD(Method):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """The model, and knowledge of no class."""
-        require_one_model(self.name, ctx)
         like = next(iter(ctx.initial["params"].values()))
         return {**super().server_init(ctx), **{slot: empty(*each, like) for slot, each in self.sizes(ctx.task).items()}}
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from .. import tree
 from ..context import Context, Grad, ServerContext
-from ..errors import ModelError
 from ..method import Download, Method, Paper, Phase, Upload, register
 from ..options import option
 from ..task import Batch, Scored, Task
@@ -60,6 +59,7 @@ class FedMask(Method):
     )
     sends: ClassVar[tuple[str, ...]] = ("fedmask.bits", "buffers", "weight")
     unwrappable: ClassVar[str] = "its clients share masks of frozen weights, not a model that is trained"
+    one_network: ClassVar[str] = "it compares masks of the same weights"
 
     layers: int = option(1, min=1, help="how many of the last layers have masks")
     sparsity: float = option(0.5, min=0.0, below=1.0, help="share of each masked tensor that is pruned")
@@ -102,10 +102,6 @@ class FedMask(Method):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """Nothing is decided: all means are 1/2."""
-        if len(ctx.tasks) > 1:
-            raise ModelError(
-                f"fedmask compares masks of the same weights, but {len(ctx.tasks)} networks were given; give one"
-            )
         means = {n: torch.full_like(ctx.initial["params"][n], 0.5) for n in self.masked(ctx.task)}
         return {"fedmask.mean": means, "buffers": ctx.initial["buffers"]}
 

@@ -17,7 +17,6 @@ from ..options import option
 from ..task import Batch, Scored, Task
 from ..tree import Slots, Tree
 from ._class_statistics import added, distance, empty, feature_size, merged, require_classes, rows
-from ._head import require_one_model
 from .fedrep import in_turn
 
 PROTOTYPES = "fedpac.prototypes"
@@ -68,6 +67,7 @@ class FedPAC(Method):
     identities: ClassVar[dict[str, str]] = {"fedpac(lam=0, collaborate=false)": "fedrep(head_epochs=1)"}
     needs: ClassVar[tuple[str, ...]] = ("server models",)
     sends: ClassVar[tuple[str, ...]] = (*Method.sends, PROTOTYPES, STATISTICS)
+    one_network: ClassVar[str] = "it works with the features of one network"
 
     lam: float = option(1.0, min=0.0, help="weight lambda of the pull of features to the global class means")
     collaborate: bool = option(True, help="combine heads; false leaves each client its own")
@@ -88,7 +88,6 @@ class FedPAC(Method):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """No class is known yet, and nobody has a head of its own."""
-        require_one_model(self.name, ctx)
         classes, like = require_classes(self.name, ctx.task), next(iter(ctx.initial["params"].values()))
         return {**super().server_init(ctx), PROTOTYPES: empty(classes, feature_size(ctx.task), like)}
 

@@ -18,7 +18,7 @@ from ..options import option
 from ..task import Batch, Output, Scored, Task
 from ..tree import Slots, Tree
 from ._class_statistics import require_classes
-from ._head import head_outputs, require_one_model
+from ._head import head_outputs
 from ._on_features import OnFeatures, head_values
 
 OWN = "fedrod.own"
@@ -63,6 +63,7 @@ class FedRoD(OnFeatures):
     )
     identities: ClassVar[dict[str, str]] = {"fedrod(gamma=0)": "fedavg"}
     sends: ClassVar[tuple[str, ...]] = (*Method.sends, HYPER)
+    one_network: ClassVar[str] = "it works with the features of one network"
 
     gamma: float = option(1.0, min=0.0, help="how much the generic loss makes up for class counts; 0 is not at all")
     hyper: bool = option(False, help="make private heads from class shares by a common network")
@@ -101,7 +102,6 @@ class FedRoD(OnFeatures):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """The model and the network that makes heads."""
-        require_one_model(self.name, ctx)
         return {**super().server_init(ctx), **({HYPER: ctx.nets["hyper"].params} if self.hyper else {})}
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import tree
 from ..context import Context, LossFn, ServerContext
-from ..errors import ModelError, OptionError
+from ..errors import OptionError
 from ..method import Download, Method, Paper, Phase, Upload, register
 from ..options import option
 from ..task import Batch, Scored, Task
@@ -57,6 +57,7 @@ class HeteroFL(Method):
     sends: ClassVar[tuple[str, ...]] = ("heterofl.slice", "heterofl.classes", "weight")
     norm_stats: ClassVar[str] = "recompute"
     unwrappable: ClassVar[str] = "its clients hold slices of different widths, not one model of one shape"
+    one_network: ClassVar[str] = "it cuts all clients' networks, of the widths in `rates`, out of one"
 
     rates: float | tuple[float, ...] = option(
         (1.0, 0.5), above=0.0, max=1.0, help="clients' widths; of a list, clients take their values in turn"
@@ -91,15 +92,6 @@ class HeteroFL(Method):
             check_slices(task, rate)
 
     # -- server --------------------------------------------------------------------------------------
-
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """The whole model."""
-        if len(ctx.tasks) > 1:
-            raise ModelError(
-                f"heterofl makes all clients' networks from one model, but {len(ctx.tasks)} were given; give one, and "
-                "the clients' widths as rates"
-            )
-        return super().server_init(ctx)
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """To each client its slice; the whole model to all, where that predicts."""

@@ -73,6 +73,7 @@ class PFedGate(Method):
         2023,
         "arXiv:2305.02776",
     )
+    one_network: ClassVar[str] = "its gate is made for the layers of one network"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"s": 0.5, "blocks": 5},
         "ref": {"shared_path": True, "equal_chunks": True, "st_kept_only": True, "denominator": "all"},

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from .. import tree
 from ..context import Context, Grad, ServerContext
-from ..errors import ModelError
 from ..method import Download, Paper, Phase, Upload, register
 from ..optim import SGD
 from ..options import option
@@ -63,6 +62,7 @@ class PFedHN(PrivateHead):
     )
     identities: ClassVar[dict[str, str]] = {"pfedhn(layers=3)": "local"}
     unwrappable: ClassVar[str] = "the server generates each client's model, so there is no one model to act on"
+    one_network: ClassVar[str] = "it generates models of one shape"
 
     layers: int = option(0, min=0, help="how many of the last layers are private (pFedHN-PC)")
     embedding: int | None = option(None, min=1, help="size of the embeddings; none is 1 + clients / 4")
@@ -99,10 +99,6 @@ class PFedHN(PrivateHead):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """A hyper-network and embeddings as PyTorch initialises linear layers and embeddings."""
-        if len(ctx.tasks) > 1:
-            raise ModelError(
-                f"pfedhn generates models of one shape, but {len(ctx.tasks)} networks were given; give one"
-            )
         draw = torch.Generator().manual_seed(torch_seed(ctx.seed, "pfedhn"))
         size = self.embedding or 1 + len(ctx.clients) // 4
         sizes = {f"mlp{layer}.": (size if layer == 0 else self.hidden, self.hidden) for layer in range(self.depth + 1)}

@@ -10,7 +10,6 @@ import torch
 
 from .. import tree
 from ..context import Context, ServerContext
-from ..errors import ModelError
 from ..method import Download, Method, Paper, Upload, register, slot_of
 from ..options import option
 from ..task import Batch
@@ -38,14 +37,6 @@ class ServerStep(Method):
     def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
         """The mean."""
         return self.moved(ctx, server, uploads, 1.0)
-
-    def require_one_network(self, ctx: ServerContext) -> None:
-        """Raise an error where clients have different networks, whose updates cannot be compared."""
-        if len(ctx.tasks) > 1:
-            raise ModelError(
-                f"{self.name} compares the updates of one network, but clients have {len(ctx.tasks)}; give one model, "
-                "or use fedavg, which averages each network by itself"
-            )
 
 
 @register("scaffold")
@@ -86,6 +77,7 @@ class Scaffold(ServerStep):
     )
     identities: ClassVar[dict[str, str]] = {"scaffold(control=false, uniform=false)": "fedavg"}
     sends: ClassVar[tuple[str, ...]] = (*Method.sends, "scaffold.change")
+    one_network: ClassVar[str] = "it compares the updates of one network"
 
     control: bool = option(True, help="correct the steps; false leaves all control variates at zero")
     server_lr: float = option(1.0, above=0.0, help="the server's rate")
@@ -94,7 +86,6 @@ class Scaffold(ServerStep):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """c = 0."""
-        self.require_one_network(ctx)
         server = super().server_init(ctx)
         return {**server, "scaffold.control": tree.zeros_like(server["params"])} if self.control else server
 

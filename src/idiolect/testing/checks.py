@@ -16,15 +16,16 @@ from .. import codec, tree
 from ..data import Client
 from ..engines import Loop, engines
 from ..engines.client import Outcome, batches
-from ..errors import ConformanceError
+from ..errors import ConformanceError, ModelError
 from ..flower.loopback import LoopbackEngine
 from ..method import Download, Method, Upload, methods
 from ..optim import SGD
 from ..registry import describe
 from ..run.experiment import Experiment
 from ..store import Store
+from ..task import Task
 from ..tree import Slots
-from .tiny import ROUNDS, Played, close, play, require, require_equal, tiny_plan, views
+from .tiny import ROUNDS, Played, close, play, require, require_equal, tiny_model, tiny_plan, views
 
 RELATIVE = 1e-4
 
@@ -210,6 +211,24 @@ def check_unseen_clients(method: Method) -> None:
 def _require_scores(played: Played, ids: Iterable[int], cohort: str) -> None:
     scored = {row[1] for row in played.rows if row[2] == cohort and row[4] == "test" and row[6] == row[6]}
     require(scored >= set(ids), f"{cohort} clients without a finite score: {sorted(set(ids) - scored)}")
+
+
+def check_networks(method: Method) -> None:
+    """Clients with two different networks are served, or it is said before anything runs why they need one."""
+    plan = tiny_plan(method)
+    other = Task(tiny_model(width=3), plan.tasks[0].example, classes=3)
+    several: dict[str, Any] = {
+        "tasks": (plan.tasks[0], other),
+        "models": tuple(i % 2 for i in range(len(plan.data.clients))),
+    }
+    if not method.one_network:
+        _require_scores(play(replace(plan, **several)), plan.data.seen, "seen")
+        return
+    try:
+        replace(plan, **several)
+    except ModelError:
+        return
+    raise ConformanceError(f"two networks are not refused, though {method.one_network}")
 
 
 def check_batchnorm(method: Method) -> None:

@@ -74,6 +74,7 @@ class FedLAG(Wrapper):
         "arXiv:2410.02845",
     )
     adds: ClassVar[tuple[str, ...]] = ("fedlag.update",)
+    one_network: ClassVar[str] = "it compares the clients' updates layer by layer"
     identities: ClassVar[dict[str, str]] = {"fedlag(fedavg, k=0)": "fedavg"}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"xi": -0.1, "schedule": "dynamic", "signal": "update", "granularity": "module"},
@@ -185,11 +186,6 @@ class FedLAG(Wrapper):
 
     def server_init(self, ctx: ServerContext) -> Slots:
         """No conflicts and no personal layers."""
-        if len(ctx.tasks) > 1:
-            raise ComposeError(
-                f"fedlag compares the clients' updates layer by layer, so all clients need one network, not "
-                f"{len(ctx.tasks)}; use {self.inner.name} alone, or give one model"
-            )
         if self.k != 0 and self.warmup is not None and self.warmup >= ctx.rounds:
             warnings.warn(
                 f"fedlag: the warm-up of {self.warmup} rounds does not end within the run's {ctx.rounds}, so no layer "
