@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from ._head import check_head
 @dataclass(frozen=True)
 class OnFeatures(Method):
     """A method that says how it predicts in `forward`; predictions, unseen clients and fine-tuning go through that."""
+
+    one_network: ClassVar[str] = "it works with the features of one network"
 
     def features(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """The model's own forward pass; normalisation that the phase does not train stays as it is."""

@@ -57,7 +57,6 @@ class FedDBE(OnFeatures):
     identities: ClassVar[dict[str, str]] = {"feddbe(kappa=0, shift=false)": "fedavg"}
     sends: ClassVar[tuple[str, ...]] = (*Method.sends, MEAN)
     setup_rounds: ClassVar[int] = 1
-    one_network: ClassVar[str] = "it works with the features of one network"
 
     kappa: float = option(50.0, min=0.0, help="weight kappa of the pull of the mean features to the global mean")
     mu: float = option(1.0, above=0.0, max=1.0, help="weight of the newest batch in the running mean of features")

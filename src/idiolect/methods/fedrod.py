@@ -63,7 +63,6 @@ class FedRoD(OnFeatures):
     )
     identities: ClassVar[dict[str, str]] = {"fedrod(gamma=0)": "fedavg"}
     sends: ClassVar[tuple[str, ...]] = (*Method.sends, HYPER)
-    one_network: ClassVar[str] = "it works with the features of one network"
 
     gamma: float = option(1.0, min=0.0, help="how much the generic loss makes up for class counts; 0 is not at all")
     hyper: bool = option(False, help="make private heads from class shares by a common network")

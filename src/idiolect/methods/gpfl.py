@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import tree
 from ..context import Context
 from ..losses import cross_entropy
 from ..method import Method, Paper, Phase, register
@@ -118,7 +119,9 @@ class GPFL(FeatureNets):
             extra = (guided * batch.weight).sum() / batch.weight.sum()
             return Scored(ctx.task.score(out.outputs, batch) + extra, *out)
 
-        return self.descend(ctx, work, ctx.grad(work, ctx.phase.slots, batch, loss), batch, self.mu)
+        grad = ctx.grad(work, ctx.phase.slots, batch, loss)
+        decayed = {slot: tree.add(grad.slots[slot], work[slot], self.mu) for slot in self.beside}
+        return self.descend(ctx, work, replace(grad, slots={**grad.slots, **decayed}), batch)
 
     def guidance(self, ctx: Context, slots: Slots, features: Tensor, y: Tensor) -> Tensor:
         """Per sample, how far its global features are from their class: in direction, and lambda times in place."""
