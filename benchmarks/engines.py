@@ -17,7 +17,8 @@ from workload import WORKS, Ours, Work, bare, federation, naive
 
 from idiolect.context import Context
 from idiolect.methods.fedavg import FedAvg
-from idiolect.task import Batch, has_bf16
+from idiolect.net import has_bf16
+from idiolect.task import Batch
 from idiolect.tree import Slots
 
 OTHERS = ("pfl", "naive")

@@ -22,8 +22,8 @@ from idiolect.context import Context
 from idiolect.engines.client import fresh_optimizer
 from idiolect.method import methods
 from idiolect.models import LeNet5w
+from idiolect.net import Net
 from idiolect.optim import SGD
-from idiolect.task import Net
 
 VARIANTS = [f"pfedgate(s={s}, split=structured{pool})" for pool in ("", ", gate_pool=4") for s in ("1.0", "0.5", "0.3")]
 

@@ -8,7 +8,7 @@ from idiolect import Batch, Task
 from idiolect.errors import ModelError
 from idiolect.kernels import unfolded
 from idiolect.methods._head import check_head
-from idiolect.task import Net
+from idiolect.net import Net
 
 X, Y = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
 

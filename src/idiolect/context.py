@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from . import tree
+from .net import Net
 from .optim import Optimizer
 from .phase import Phase
 from .rng import generator
-from .task import Batch, Net, Scored, Task
+from .task import Batch, Scored, Task
 from .tree import Slots, Tree
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from idiolect.engines.client import train, tuned_view
 from idiolect.errors import ModelError, OptionError
 from idiolect.method import methods
 from idiolect.methods.fedcp import BANDWIDTHS, CONTEXT, FROZEN, HEAD, POLICY, discrepancy, gumbel
-from idiolect.task import Net
+from idiolect.net import Net
 from idiolect.testing import check_method, play, tiny_plan, views
 
 

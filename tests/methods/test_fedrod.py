@@ -13,7 +13,7 @@ from idiolect.engines.client import train, tuned_view
 from idiolect.engines.plan import Plan
 from idiolect.errors import ModelError, OptionError
 from idiolect.method import methods
-from idiolect.task import Net
+from idiolect.net import Net
 from idiolect.testing import play, tiny_model, tiny_plan, views
 
 OWN, HYPER = "fedrod.own", "fedrod.hyper"

@@ -15,9 +15,10 @@ from ..context import Context, ServerContext
 from ..data import Client, Federation
 from ..errors import ModelError
 from ..method import Method
+from ..net import Net
 from ..optim import SGD, Optimizer, Schedule
 from ..rng import generator, torch_seed
-from ..task import Net, Task
+from ..task import Task
 
 
 class Part(NamedTuple):

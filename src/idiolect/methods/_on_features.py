@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..context import Context, Grad
 from ..method import Method
-from ..task import Batch, Output, Scored, Task
+from ..net import Output
+from ..task import Batch, Scored, Task
 from ..tree import Slots, Tree
 from ._head import check_head
 

@@ -13,8 +13,9 @@ from .. import tree
 from ..context import Context, ServerContext
 from ..errors import ModelError
 from ..method import Method, Paper, Phase, Upload, register
+from ..net import Output
 from ..options import option
-from ..task import Batch, Output, Scored, Task
+from ..task import Batch, Scored, Task
 from ..tree import Slots, Tree
 from ._class_statistics import feature_size
 from ._feature_nets import FeatureNets

@@ -12,8 +12,9 @@ from torch import Tensor
 from .. import tree
 from ..context import Context, ServerContext
 from ..method import Download, Method, Paper, Phase, Upload, register
+from ..net import Output
 from ..options import option
-from ..task import Batch, Output, Scored
+from ..task import Batch, Scored
 from ..tree import Slots
 from ._class_statistics import feature_size
 from ._head import head_outputs

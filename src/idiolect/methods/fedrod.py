@@ -14,8 +14,9 @@ from ..context import Context, ServerContext
 from ..errors import ModelError
 from ..losses import class_axis
 from ..method import Download, Method, Paper, Phase, Upload, register
+from ..net import Output
 from ..options import option
-from ..task import Batch, Output, Scored, Task
+from ..task import Batch, Scored, Task
 from ..tree import Slots, Tree
 from ._class_statistics import require_classes
 from ._head import head_outputs

@@ -26,10 +26,11 @@ from ..losses import Metric
 from ..method import Method
 from ..models import build as build_model
 from ..models import default_model
+from ..net import has_bf16
 from ..optim import Custom, Schedule, schedules
 from ..registry import describe
 from ..store import Store
-from ..task import Task, has_bf16
+from ..task import Task
 from .config import Config, configure, read_config, write_config
 from .experiment import Experiment, Progress
 from .result import Result
