@@ -95,7 +95,7 @@ class FlowerEngine:
         head: dict[str, Value] = {"kind": "finish", "selected": int(self.store.fact("selected"))}
         asks = {index: Parcel({**head, "client": index}) for index in here}
         told = sorted(index for index, _ in self._exchange(self.plan.rounds - 1, here, asks))
-        log.info("client %s knows that the run is complete", ", ".join(map(str, told)) or "none")
+        log.info("told that the run is complete: client %s", ", ".join(map(str, told)) or "none")
 
     def close(self) -> None:
         """Nothing is held."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,13 +90,14 @@ def identify(store: Store, plan: Plan, config: Config, folder: Path) -> None:
 
 
 def report(progress: Progress) -> None:
-    """A line of the log for every round."""
+    """A line of the log for every round; before the first evaluation there is no score to tell."""
+    score = "" if math.isnan(progress.score) else f"validation {progress.score:.4f}, "
     log.info(
-        "round %d of %d: %d clients sampled, training loss %.4f, validation %.4f, %.1f s",
+        "round %d of %d: %d clients sampled, training loss %.4f, %s%.1f s",
         progress.round + 1,
         progress.rounds,
         progress.clients,
         progress.loss,
-        progress.score,
+        score,
         progress.seconds,
     )
