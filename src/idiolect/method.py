@@ -295,9 +295,10 @@ def _inherited(name: str) -> Any:
     return property(lambda self: getattr(self.inner, name), doc=f"The inner method's `{name}`.")
 
 
-_REASONS = "unwrappable loop_only one_network"
-_FACTS = "identity_tolerance needs norm_stats eval_batch min_batch holdout setup_rounds"
-for _name in (*_REASONS.split(), *_FACTS.split()):
+_FACTS = (
+    "identity_tolerance needs unwrappable loop_only one_network norm_stats eval_batch min_batch holdout setup_rounds"
+)
+for _name in _FACTS.split():
     setattr(Wrapper, _name, _inherited(_name))
 for _name, _held in vars(Method).items():
     if callable(_held) and not _name.startswith("_") and _name != "average":

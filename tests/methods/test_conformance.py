@@ -1,9 +1,14 @@
 """Every registered method, and what is worth checking beside its defaults, keeps the contract."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
+from idiolect import Task
+from idiolect.errors import ModelError
 from idiolect.method import methods
-from idiolect.testing import CHECKS, check_method
+from idiolect.testing import CHECKS, check_method, tiny_model, tiny_plan
 
 PRESETS = [f"{name}(preset={preset})" for name in methods for preset in methods.get(name).presets]
 QUICK = {"fedaf": "fedaf(per_class=2, steps=3)", "fedrep": "fedrep(head_epochs=2)"}
@@ -75,6 +80,11 @@ EXTRA = [
     "pfedhn(layers=1)",
     "scaffold(server_lr=0.5, uniform=false)",
 ]
+ONE_NETWORK = [
+    *("apple", "fedaf", "fedamp", "fedcac", "fedcp", "feddbe", "fedem", "fedexp", "fedfac", "fedfomo", "fedhkd"),
+    *("fedlag", "fedmask", "fedpac", "fedrod", "fedsplit", "finetune(scaffold)", "flayer(fedrod)", "gpfl", "heterofl"),
+    *("heurfedamp", "pfedgate", "pfedhn", "scaffold"),
+]
 
 
 @pytest.mark.parametrize("check", list(CHECKS))
@@ -89,6 +99,15 @@ def test_the_contract_holds(method, check):
 @pytest.mark.parametrize("method", PRESETS + EXTRA)
 def test_the_contract_holds_with_other_options(method, check):
     check_method(method, [check])
+
+
+@pytest.mark.parametrize("method", ONE_NETWORK)
+def test_clients_with_different_networks_are_refused_with_the_reason(method):
+    plan = tiny_plan(method)
+    other = Task(tiny_model(width=3), plan.tasks[0].example, classes=3)
+    reason = re.escape(plan.method.one_network)
+    with pytest.raises(ModelError, match=f"{reason}, so all clients need the same network, but they have 2"):
+        replace(plan, tasks=(plan.tasks[0], other), models=(0, 1, 0, 1, 0))
 
 
 @pytest.mark.parametrize("name", list(methods))
