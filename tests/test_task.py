@@ -6,7 +6,7 @@ from torch import nn
 
 from idiolect import Batch, Task
 from idiolect.errors import ModelError
-from idiolect.kernels import unfolded
+from idiolect.kernels import by_rows, faster_way, unfolded
 from idiolect.methods._head import check_head
 from idiolect.net import Net
 
@@ -228,3 +228,43 @@ def test_preferring_speed_changes_no_result(channels):
 def test_unfolded_convolutions_are_convolutions(given):
     conv, x = nn.Conv2d(1, 3, (5, 3), **given), torch.randn(2, 1, 11, 12)
     torch.testing.assert_close(unfolded(conv, x, conv.weight, conv.bias), conv(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("given", [{}, {"padding": (2, 1)}, {"bias": False}])
+def test_convolutions_by_rows_are_convolutions_twice_differentiable(given):
+    conv, x = nn.Conv2d(3, 2, (4, 3), dtype=torch.float64, **given), torch.randn(2, 3, 6, 7, dtype=torch.float64)
+    inputs = (x.requires_grad_(), *conv.parameters())
+
+    def ours(x, weight, bias=None):
+        return by_rows(conv, x, weight, bias)
+
+    assert torch.equal(ours(*inputs), conv(x))
+    assert torch.autograd.gradcheck(ours, inputs)
+    assert torch.autograd.gradgradcheck(ours, inputs)
+
+
+def test_convolutions_by_rows_leave_half_precision_to_the_library():
+    conv, x = nn.Conv2d(3, 2, 3), torch.randn(2, 3, 6, 7)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = by_rows(conv, x, conv.weight, conv.bias)
+    assert outputs.dtype == torch.bfloat16
+    assert torch.autograd.grad(outputs.sum(), conv.weight)[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("conv", "way"),
+    [
+        (nn.Conv2d(1, 4, 3, stride=2, padding="valid"), unfolded),
+        (nn.Conv2d(1, 4, 3, dilation=2), None),
+        (nn.Conv2d(64, 4, 3, padding=1), by_rows),
+        (nn.Conv2d(32, 4, 3, padding=1), None),
+        (nn.Conv2d(64, 4, 3, stride=2), None),
+        (nn.Conv2d(64, 4, 3, padding="same"), None),
+        (nn.Conv2d(64, 64, 3, groups=64), None),
+    ],
+)
+def test_convolutions_are_computed_in_the_way_that_is_faster(conv, way, monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    assert faster_way(conv) is way
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    assert faster_way(conv) is (way if way is unfolded else None)

@@ -4,6 +4,7 @@ become free; slots travel through shared memory; networks run in the memory form
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -75,6 +76,7 @@ class Workers:
             )
             for number, box in enumerate(self._outboxes)
         ]
+        gc.freeze()  # what exists by now stays, here and in workers: no collection need look at it until the end
         for process in self._processes:
             process.start()
         self._started = True
@@ -82,11 +84,12 @@ class Workers:
     def train(self, round: int, states: States, download: Download) -> Iterator[tuple[int, Outcome]]:
         """Run the clients' part of one round; results come as they are ready, in memory that the next round uses."""
         ids = sorted(states, key=lambda i: -len(self.plan.data.clients[i]))
-        # Stacks do not depend on the number of workers, so that this changes no bit, but suffice for several.
-        size = (
-            min(self.chunk, max(4, -(-len(ids) // 8))) if self.chunk else max(1, min(8, len(ids) // (8 * self.count)))
-        )
-        groups = [ids[at : at + size] for at in range(0, len(ids), size)]
+        if (
+            self.chunk
+        ):  # stacks do not depend on the number of workers, so that this changes no bit, but suffice for many
+            groups = falling(ids, 4, smallest=min(4, self.chunk), largest=min(self.chunk, max(4, -(-len(ids) // 8))))
+        else:
+            groups = falling(ids, 4 * self.count, smallest=1, largest=8)
         fetch = lambda wanted: {i: states[i] for i in wanted}  # noqa: E731
         for worker, results in self._drive("train", round, groups, fetch, download, False):
             box = self._outboxes[worker]
@@ -164,7 +167,22 @@ class Workers:
         for process in self._processes:
             process.join(timeout=2)
             process.kill()
+        gc.unfreeze()
         self._started = False
+
+
+def falling(ids: Sequence[int], part: int, smallest: int, largest: int) -> list[Sequence[int]]:
+    """Groups of the `part`th part of what is left: they become smaller, so that all workers end at about the same time.
+
+    >>> [len(group) for group in falling(range(40), 4, smallest=3, largest=8)]
+    [8, 8, 6, 4, 3, 3, 3, 3, 2]
+    """
+    groups, left = [], ids
+    while left:
+        size = min(max(smallest, len(left) // part), largest)
+        groups.append(left[:size])
+        left = left[size:]
+    return groups
 
 
 def cores() -> int:
