@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task
+from idiolect import Batch, Task, kernels
 from idiolect.errors import ModelError
 from idiolect.kernels import by_rows, faster_way, unfolded
 from idiolect.methods._head import check_head
@@ -231,7 +231,8 @@ def test_unfolded_convolutions_are_convolutions(given):
 
 
 @pytest.mark.parametrize("given", [{}, {"padding": (2, 1)}, {"bias": False}])
-def test_convolutions_by_rows_are_convolutions_twice_differentiable(given):
+def test_convolutions_by_rows_are_convolutions_twice_differentiable(given, monkeypatch):
+    monkeypatch.setattr(kernels, "LONG_ROW", 9)
     conv, x = nn.Conv2d(3, 2, (4, 3), dtype=torch.float64, **given), torch.randn(2, 3, 6, 7, dtype=torch.float64)
     inputs = (x.requires_grad_(), *conv.parameters())
 
@@ -243,8 +244,11 @@ def test_convolutions_by_rows_are_convolutions_twice_differentiable(given):
     assert torch.autograd.gradgradcheck(ours, inputs)
 
 
-def test_convolutions_by_rows_leave_half_precision_to_the_library():
-    conv, x = nn.Conv2d(3, 2, 3), torch.randn(2, 3, 6, 7)
+def test_convolutions_by_rows_leave_short_rows_and_half_precision_to_the_library():
+    long, short = nn.Conv2d(64, 2, 3), nn.Conv2d(4, 2, 3)
+    assert type(by_rows(long, torch.randn(2, 64, 6, 7), long.weight, long.bias).grad_fn).__name__ == "ByRowsBackward"
+    assert "Convolution" in type(by_rows(short, torch.randn(2, 4, 6, 7), short.weight, short.bias).grad_fn).__name__
+    conv, x = long, torch.randn(2, 64, 6, 7)
     with torch.autocast("cpu", torch.bfloat16):
         outputs = by_rows(conv, x, conv.weight, conv.bias)
     assert outputs.dtype == torch.bfloat16
@@ -257,7 +261,6 @@ def test_convolutions_by_rows_leave_half_precision_to_the_library():
         (nn.Conv2d(1, 4, 3, stride=2, padding="valid"), unfolded),
         (nn.Conv2d(1, 4, 3, dilation=2), None),
         (nn.Conv2d(64, 4, 3, padding=1), by_rows),
-        (nn.Conv2d(32, 4, 3, padding=1), None),
         (nn.Conv2d(64, 4, 3, stride=2), None),
         (nn.Conv2d(64, 4, 3, padding="same"), None),
         (nn.Conv2d(64, 64, 3, groups=64), None),

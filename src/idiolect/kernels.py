@@ -31,9 +31,8 @@ def faster_way(conv: nn.Conv2d) -> Callable[..., Tensor] | None:
         return None
     if conv.in_channels == 1:
         return unfolded
-    narrow = torch.backends.cpu.get_cpu_capability() == "AVX2"
     fits = conv.stride == (1, 1) and not isinstance(conv.padding, str)
-    return by_rows if narrow and fits and conv.in_channels * conv.kernel_size[1] >= LONG_ROW else None
+    return by_rows if fits and torch.backends.cpu.get_cpu_capability() == "AVX2" else None
 
 
 def pooled_first(steps: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
@@ -63,13 +62,14 @@ def unfolded(conv: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) ->
 
 
 def by_rows(conv: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A convolution of stride one whose kernels have a gradient made of products of matrices, one per kernel row.
+    """A convolution of stride one whose kernels, if their rows are long, have a gradient made of products of matrices,
+    one per kernel row.
 
-    >>> conv, x = nn.Conv2d(2, 3, 3, padding=1), torch.rand(4, 2, 8, 8)
+    >>> conv, x = nn.Conv2d(50, 3, 3, padding=1), torch.rand(4, 50, 8, 8)
     >>> torch.allclose(by_rows(conv, x, conv.weight, conv.bias), conv(x), atol=1e-6)
     True
     """
-    if torch.is_autocast_enabled("cpu"):
+    if weight.shape[1] * weight.shape[3] < LONG_ROW or torch.is_autocast_enabled("cpu"):
         return F.conv2d(x, weight, bias, padding=conv.padding)
     return ByRows.apply(x, weight, bias, conv.padding)  # type: ignore[no-any-return, no-untyped-call]
 

@@ -30,15 +30,17 @@ class Norm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.full((channels,), first_var))
 
-    def batch_stats(self, x: Tensor, weight: Tensor, unbiased: bool) -> tuple[Tensor, Tensor]:
-        """Mean and variance per channel of `[batch, channels, positions]`: the batch's in training, else the running
-        ones. `unbiased` says which variance runs."""
+    def batch_stats(
+        self, means: Tensor, variances: Tensor, positions: int, weight: Tensor, unbiased: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and variance per channel: the batch's in training, of samples whose means and variances over `positions`
+        are given, `[batch, channels]`; else the running ones. `unbiased` says which variance runs."""
         if not self.training:
             return self.running_mean, self.running_var
         total = weight.sum()
-        mean = weight @ x.mean(2) / total
-        var = weight @ (x - mean[:, None]).square().mean(2) / total
-        count = total * x.shape[2]
+        mean = weight @ means / total
+        var = weight @ (variances + (means - mean).square()) / total
+        count = total * positions
         kept = var * count / (count - 1).clamp_min(1.0) if unbiased else var
         self.running_mean.copy_((1 - NEWEST) * self.running_mean + NEWEST * mean.detach())
         self.running_var.copy_((1 - NEWEST) * self.running_var + NEWEST * kept.detach())
@@ -58,7 +60,7 @@ class BatchNorm(Norm):
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         """Normalise `[batch, channels]`."""
-        mean, var = self.batch_stats(x[:, :, None], weight, unbiased=True)
+        mean, var = self.batch_stats(x, torch.zeros_like(x), 1, weight, unbiased=True)
         return (x - mean) / (var + self.eps).sqrt() * self.weight + self.bias
 
 
@@ -78,14 +80,18 @@ class SwitchableNorm(Norm):
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         """Normalise `[batch, channels, positions]`."""
-        over = ((1, 2),) if len(self.mean_logits) == 2 else ((2,), (1, 2))
-        stats = [(x.mean(axes, keepdim=True), x.var(axes, correction=0, keepdim=True)) for axes in over]
-        mean, var = self.batch_stats(x, weight, unbiased=False)
-        stats.append((mean[:, None], var[:, None]))
-        center, spread = torch.zeros_like(x[:1, :1, :1]), torch.full_like(x[:1, :1, :1], self.eps)
-        for p, q, (mean, var) in zip(self.mean_logits.softmax(0), self.var_logits.softmax(0), stats, strict=True):
-            center, spread = center + p * mean, spread + q * var
-        return (x - center) / spread.sqrt() * self.weight[:, None] + self.bias[:, None]
+        instance = x.mean(2)
+        within = (x - instance[:, :, None]).square().mean(2)
+        layer = instance.mean(1, keepdim=True)
+        spread = (within + (instance - layer).square()).mean(1, keepdim=True)
+        batch = self.batch_stats(instance, within, x.shape[2], weight, unbiased=False)
+        stats = [(instance, within), (layer, spread), batch][-len(self.mean_logits) :]
+        center, var = (
+            sum(share * each for share, each in zip(logits.softmax(0), kinds, strict=True))
+            for logits, kinds in zip((self.mean_logits, self.var_logits), zip(*stats, strict=True), strict=True)
+        )
+        scale = self.weight / (var + self.eps).sqrt()
+        return torch.addcmul((self.bias - center * scale)[:, :, None], x, scale[:, :, None])
 
 
 class Gate(nn.Module):
