@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task, kernels
+from idiolect import Batch, Task
 from idiolect.errors import ModelError
-from idiolect.kernels import by_rows, faster_way, unfolded
 from idiolect.methods._head import check_head
 from idiolect.net import Net
 
@@ -201,73 +200,3 @@ def test_an_own_loss_may_give_one_value_per_batch_but_then_samples_cannot_be_wei
         task.losses(torch.zeros(4, 3), Y)
     with pytest.raises(ModelError, match="one value per sample or one per batch"):
         Task(nn.Linear(6, 3), (X, Y), lambda outputs, y: outputs, classes=3)
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_preferring_speed_changes_no_result(channels):
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        *(nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, padding=1, stride=2)),
-        *(nn.ReLU(), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4, 5)),
-    )
-    x, y = torch.randn(6, channels, 14, 14), torch.arange(6) % 5
-    plain, fast = (Task(model, (x, y), classes=5) for _ in range(2))
-    fast.net.prefer_speed()
-    order = [type(each).__name__ for each in fast.net.module]
-    assert order == ["Conv2d", "MaxPool2d", "ReLU", "Conv2d", "ReLU", "MaxPool2d", "ReLU", "Flatten", "Linear"]
-    found = []
-    for task in (plain, fast):
-        params = {name: leaf.clone().requires_grad_() for name, leaf in task.net.params.items()}
-        scored = task.loss(params, {}, Batch(x, y, torch.ones(6)))
-        found.append((scored.outputs, scored.features, *torch.autograd.grad(scored.loss, list(params.values()))))
-    for a, b in zip(*found, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("given", [{"padding": 2}, {"padding": "same"}, {"stride": (2, 1)}, {"bias": False}])
-def test_unfolded_convolutions_are_convolutions(given):
-    conv, x = nn.Conv2d(1, 3, (5, 3), **given), torch.randn(2, 1, 11, 12)
-    torch.testing.assert_close(unfolded(conv, x, conv.weight, conv.bias), conv(x), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("given", [{}, {"padding": (2, 1)}, {"bias": False}])
-def test_convolutions_by_rows_are_convolutions_twice_differentiable(given, monkeypatch):
-    monkeypatch.setattr(kernels, "LONG_ROW", 9)
-    conv, x = nn.Conv2d(3, 2, (4, 3), dtype=torch.float64, **given), torch.randn(2, 3, 6, 7, dtype=torch.float64)
-    inputs = (x.requires_grad_(), *conv.parameters())
-
-    def ours(x, weight, bias=None):
-        return by_rows(conv, x, weight, bias)
-
-    assert torch.equal(ours(*inputs), conv(x))
-    assert torch.autograd.gradcheck(ours, inputs)
-    assert torch.autograd.gradgradcheck(ours, inputs)
-
-
-def test_convolutions_by_rows_leave_short_rows_and_half_precision_to_the_library():
-    long, short = nn.Conv2d(64, 2, 3), nn.Conv2d(4, 2, 3)
-    assert type(by_rows(long, torch.randn(2, 64, 6, 7), long.weight, long.bias).grad_fn).__name__ == "ByRowsBackward"
-    assert "Convolution" in type(by_rows(short, torch.randn(2, 4, 6, 7), short.weight, short.bias).grad_fn).__name__
-    conv, x = long, torch.randn(2, 64, 6, 7)
-    with torch.autocast("cpu", torch.bfloat16):
-        outputs = by_rows(conv, x, conv.weight, conv.bias)
-    assert outputs.dtype == torch.bfloat16
-    assert torch.autograd.grad(outputs.sum(), conv.weight)[0].dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    ("conv", "way"),
-    [
-        (nn.Conv2d(1, 4, 3, stride=2, padding="valid"), unfolded),
-        (nn.Conv2d(1, 4, 3, dilation=2), None),
-        (nn.Conv2d(64, 4, 3, padding=1), by_rows),
-        (nn.Conv2d(64, 4, 3, stride=2), None),
-        (nn.Conv2d(64, 4, 3, padding="same"), None),
-        (nn.Conv2d(64, 64, 3, groups=64), None),
-    ],
-)
-def test_convolutions_are_computed_in_the_way_that_is_faster(conv, way, monkeypatch):
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    assert faster_way(conv) is way
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    assert faster_way(conv) is (way if way is unfolded else None)

@@ -13,26 +13,33 @@ from torch import Tensor, nn
 
 # Kernel rows of fewer numbers (width times channels) are left to the library, whose gradient is faster for them.
 LONG_ROW = 128
+POOLED_ROW = 64
 
 
 def hasten(module: nn.Module) -> None:
     """Rearrange a module for a CPU: ReLU after the pooling that followed it, and convolutions, or their gradients, as
     products of matrices where those are faster. Parameters, buffers and their names stay as they are."""
     for each in module.modules():
-        if type(each) is nn.Sequential:
-            each._modules = dict(pooled_first(list(each._modules.items())))
         if type(each) is nn.Conv2d and (way := faster_way(each)):
             each._conv_forward = partial(way, each)  # type: ignore[method-assign]
+    for each in module.modules():
+        if type(each) is nn.Sequential:
+            each._modules = dict(joined(pooled_first(list(each._modules.items()))))
 
 
 def faster_way(conv: nn.Conv2d) -> Callable[..., Tensor] | None:
-    """The function that computes a convolution faster than the library; measured on processors with AVX2."""
+    """The function that computes a convolution faster than the library."""
     if (conv.groups, conv.dilation, conv.padding_mode) != (1, (1, 1), "zeros"):
         return None
     if conv.in_channels == 1:
         return unfolded
     fits = conv.stride == (1, 1) and not isinstance(conv.padding, str)
-    return by_rows if fits and torch.backends.cpu.get_cpu_capability() == "AVX2" else None
+    return by_rows if fits and is_narrow() else None
+
+
+def is_narrow() -> bool:
+    """Whether this processor has AVX2 but not AVX-512, with which the library's own gradients are faster."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX2"
 
 
 def pooled_first(steps: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
@@ -42,6 +49,26 @@ def pooled_first(steps: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
         if type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not second.return_indices:
             return [*steps[:at], steps[at + 1], steps[at], *pooled_first(steps[at + 2 :])]
     return steps
+
+
+def joined(steps: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Steps of a sequence with a convolution and the maximum after it as one step, where numba is installed."""
+    for at, ((_, conv), (name, pool)) in enumerate(pairwise(steps)):
+        if type(conv) is nn.Conv2d and type(pool) is nn.MaxPool2d and can_join(conv, pool):
+            try:
+                from .pooled import conv_pool
+            except ImportError:
+                return steps
+            conv._conv_forward = partial(conv_pool, conv, pool)  # type: ignore[method-assign]
+            return [*steps[: at + 1], (name, nn.Identity()), *joined(steps[at + 2 :])]
+    return steps
+
+
+def can_join(conv: nn.Conv2d, pool: nn.MaxPool2d) -> bool:
+    """Whether the gradient of a convolution is faster if only what won in the pooling is looked at."""
+    disjoint = pool.stride == pool.kernel_size and pool.kernel_size not in (1, (1, 1)) and not pool.return_indices
+    fits = faster_way(conv) is by_rows and conv.padding == (0, 0)
+    return disjoint and fits and conv.in_channels * conv.kernel_size[1] >= POOLED_ROW
 
 
 def unfolded(conv: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

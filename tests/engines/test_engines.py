@@ -19,7 +19,7 @@ from idiolect.engines.arena import Arena
 from idiolect.engines.dense import dense_layers, dense_of, is_plain
 from idiolect.engines.stack import grouped, obstacle, train_stack
 from idiolect.errors import IdiolectError, ModelError
-from idiolect.method import Download
+from idiolect.method import Download, methods
 from idiolect.models import build
 from idiolect.optim import SGD, Adam
 from idiolect.phase import Phase
@@ -57,6 +57,12 @@ def test_the_number_of_workers_changes_not_a_bit_of_stacks(method):
 @pytest.mark.parametrize("chunk", [0, 2])
 def test_convolutions_agree_with_the_loop(chunk):
     require_equal(play(conv_plan()), play(conv_plan(), lambda plan: Workers(plan, chunk=chunk)), "workers", 1e-4)
+
+
+@pytest.mark.parametrize("method", ["perfedavg", "pfedgate(split=structured)", "lgmix", "fedrep"])
+def test_convolutions_of_many_methods_agree_with_the_loop(method):
+    chosen = methods.build(method)
+    require_equal(play(conv_plan(method=chosen)), play(conv_plan(method=chosen), Workers), "workers", 1e-4)
 
 
 def test_several_rounds_through_shared_memory_agree():

@@ -84,9 +84,8 @@ class Workers:
     def train(self, round: int, states: States, download: Download) -> Iterator[tuple[int, Outcome]]:
         """Run the clients' part of one round; results come as they are ready, in memory that the next round uses."""
         ids = sorted(states, key=lambda i: -len(self.plan.data.clients[i]))
-        if (
-            self.chunk
-        ):  # stacks do not depend on the number of workers, so that this changes no bit, but suffice for many
+        if self.chunk:
+            # Stacks do not depend on the number of workers, so that this changes no bit, but suffice for several.
             groups = falling(ids, 4, smallest=min(4, self.chunk), largest=min(self.chunk, max(4, -(-len(ids) // 8))))
         else:
             groups = falling(ids, 4 * self.count, smallest=1, largest=8)

@@ -4,7 +4,8 @@ gates are put on is the method's affair. Its norms weigh the samples, so padding
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
@@ -86,12 +87,16 @@ class SwitchableNorm(Norm):
         spread = (within + (instance - layer).square()).mean(1, keepdim=True)
         batch = self.batch_stats(instance, within, x.shape[2], weight, unbiased=False)
         stats = [(instance, within), (layer, spread), batch][-len(self.mean_logits) :]
-        center, var = (
-            sum(share * each for share, each in zip(logits.softmax(0), kinds, strict=True))
-            for logits, kinds in zip((self.mean_logits, self.var_logits), zip(*stats, strict=True), strict=True)
-        )
-        scale = self.weight / (var + self.eps).sqrt()
-        return torch.addcmul((self.bias - center * scale)[:, :, None], x, scale[:, :, None])
+        means, variances = zip(*stats, strict=True)
+        scale = self.weight / (mixture(self.var_logits, variances) + self.eps).sqrt()
+        shift = self.bias - mixture(self.mean_logits, means) * scale
+        return torch.addcmul(shift[:, :, None], x, scale[:, :, None])
+
+
+def mixture(logits: Tensor, kinds: Iterable[Tensor]) -> Tensor:
+    """The sum of statistics of several kinds, weighted by a soft-max."""
+    mixed: Tensor = reduce(torch.add, (share * each for share, each in zip(logits.softmax(0), kinds, strict=True)))
+    return mixed
 
 
 class Gate(nn.Module):
