@@ -21,8 +21,9 @@ def conv_pool(conv: nn.Conv2d, pool: nn.MaxPool2d, x: Tensor, weight: Tensor, bi
     >>> torch.equal(conv_pool(conv, pool, x, conv.weight, conv.bias), pool(conv(x)))
     True
     """
+    trained = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     single = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    if single and weight.shape[1] * weight.shape[3] >= POOLED_ROW:
+    if trained and single and weight.shape[1] * weight.shape[3] >= POOLED_ROW:
         return ConvPool.apply(x, weight, bias, pool)  # type: ignore[no-any-return, no-untyped-call]
     return pool(F.conv2d(x, weight, bias))  # type: ignore[no-any-return]
 

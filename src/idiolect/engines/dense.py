@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ..context import Context, Grad
@@ -83,7 +84,7 @@ class Dense:
             before = slope
             if number:
                 slope = slope @ params[layer.weight]
-                slope = slope.mul_(x > 0) if self.layers[number - 1].relu else slope
+                slope = torch.ops.aten.threshold_backward(slope, x, 0) if self.layers[number - 1].relu else slope
             yield layer, before, x
 
     def grad(self, slot: str, params: Mapping[str, Tensor], batch: Batch, part: frozenset[str] | None) -> Grad:
