@@ -131,5 +131,9 @@ def test_convolutions_and_maxima_are_one_step_where_that_is_faster(monkeypatch):
     assert steps(long(padding=1), nn.MaxPool2d(2)) == ["Conv2d", "MaxPool2d"]
     assert steps(long(), nn.MaxPool2d(3, stride=1)) == ["Conv2d", "MaxPool2d"]
     assert steps(long(), nn.MaxPool2d(1)) == ["Conv2d", "MaxPool2d"]
+    again, inner = nn.Conv2d(32, 32, 3), nn.Sequential(long(), nn.MaxPool2d(2))
+    assert steps(again, nn.MaxPool2d(2), again) == ["Conv2d", "MaxPool2d", "Conv2d"]
+    assert steps(inner) == ["Sequential"]
+    assert [type(each).__name__ for each in inner] == ["Conv2d", "MaxPool2d"]
     monkeypatch.setitem(sys.modules, "idiolect.pooled", None)
     assert steps(long(), nn.MaxPool2d(2)) == ["Conv2d", "MaxPool2d"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -20,11 +21,12 @@ def hasten(module: nn.Module) -> None:
     """Rearrange a module for a CPU: ReLU after the pooling that followed it, and convolutions, or their gradients, as
     products of matrices where those are faster. Parameters, buffers and their names stay as they are."""
     for each in module.modules():
+        if type(each) is nn.Sequential:
+            each._modules = dict(pooled_first(list(each._modules.items())))
         if type(each) is nn.Conv2d and (way := faster_way(each)):
             each._conv_forward = partial(way, each)  # type: ignore[method-assign]
-    for each in module.modules():
-        if type(each) is nn.Sequential:
-            each._modules = dict(joined(pooled_first(list(each._modules.items()))))
+    if type(module) is nn.Sequential:  # an inner one's steps may be called one by one, too
+        module._modules = dict(joined(list(module._modules.items())))
 
 
 def faster_way(conv: nn.Conv2d) -> Callable[..., Tensor] | None:
@@ -52,16 +54,19 @@ def pooled_first(steps: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def joined(steps: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Steps of a sequence with a convolution and the maximum after it as one step, where numba is installed."""
+    """Steps of a sequence with a convolution and the maximum after it as one step, where numba is installed; what the
+    convolution gives changes, so it must not be a step twice."""
+    once = {conv for conv, times in Counter(step for _, step in steps).items() if times == 1}
+    result = list(steps)
     for at, ((_, conv), (name, pool)) in enumerate(pairwise(steps)):
-        if type(conv) is nn.Conv2d and type(pool) is nn.MaxPool2d and can_join(conv, pool):
+        if conv in once and type(conv) is nn.Conv2d and type(pool) is nn.MaxPool2d and can_join(conv, pool):
             try:
                 from .pooled import conv_pool
             except ImportError:
                 return steps
             conv._conv_forward = partial(conv_pool, conv, pool)  # type: ignore[method-assign]
-            return [*steps[: at + 1], (name, nn.Identity()), *joined(steps[at + 2 :])]
-    return steps
+            result[at + 1] = (name, nn.Identity())
+    return result
 
 
 def can_join(conv: nn.Conv2d, pool: nn.MaxPool2d) -> bool:
