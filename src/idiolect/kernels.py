@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 # Kernel rows of fewer numbers (width times channels) are left to the library, whose gradient is faster for them.
 LONG_ROW = 128
-POOLED_ROW = 64
 
 
 def hasten(module: nn.Module) -> None:
@@ -72,8 +71,7 @@ def joined(steps: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 def can_join(conv: nn.Conv2d, pool: nn.MaxPool2d) -> bool:
     """Whether the gradient of a convolution is faster if only what won in the pooling is looked at."""
     disjoint = pool.stride == pool.kernel_size and pool.kernel_size not in (1, (1, 1)) and not pool.return_indices
-    fits = faster_way(conv) is by_rows and conv.padding == (0, 0)
-    return disjoint and fits and conv.in_channels * conv.kernel_size[1] >= POOLED_ROW
+    return disjoint and faster_way(conv) is by_rows
 
 
 def unfolded(conv: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

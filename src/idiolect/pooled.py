@@ -4,41 +4,45 @@ their gradient is zero; the library multiplies with these zeros, this does not. 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numba
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .kernels import POOLED_ROW
+from .lanes import LANES, SUMS, add_weighted
 
 
 def conv_pool(conv: nn.Conv2d, pool: nn.MaxPool2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The maxima of a convolution of stride one without padding.
+    """The maxima of a convolution of stride one.
 
-    >>> conv, pool, x = nn.Conv2d(32, 3, 3), nn.MaxPool2d(2), torch.rand(4, 32, 8, 8)
+    >>> conv, pool, x = nn.Conv2d(32, 3, 3, padding=1), nn.MaxPool2d(2), torch.rand(4, 32, 8, 8)
     >>> torch.equal(conv_pool(conv, pool, x, conv.weight, conv.bias), pool(conv(x)))
     True
     """
     trained = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     single = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    if trained and single and weight.shape[1] * weight.shape[3] >= POOLED_ROW:
-        return ConvPool.apply(x, weight, bias, pool)  # type: ignore[no-any-return, no-untyped-call]
-    return pool(F.conv2d(x, weight, bias))  # type: ignore[no-any-return]
+    if trained and single:
+        return ConvPool.apply(x, weight, bias, conv.padding, pool)  # type: ignore[no-any-return, no-untyped-call]
+    return pool(F.conv2d(x, weight, bias, padding=conv.padding))  # type: ignore[no-any-return]
 
 
 class ConvPool(torch.autograd.Function):
     """The library's forward pass; gradients from the winners alone."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, pool: nn.MaxPool2d) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int], pool: nn.MaxPool2d
+    ) -> Tensor:
         """The maxima; where they were is kept."""
-        outputs = F.conv2d(x, weight, bias)
+        outputs = F.conv2d(x, weight, bias, padding=padding)
         options = (pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode)
         maxima, winners = F.max_pool2d(outputs, *options, return_indices=True)
         ctx.save_for_backward(x, weight, winners)
-        ctx.shape = outputs.shape
+        ctx.shape, ctx.padding = outputs.shape, padding
         return maxima
 
     @staticmethod
@@ -46,65 +50,139 @@ class ConvPool(torch.autograd.Function):
         """The gradients of input, kernels and bias."""
         way = dense if torch.is_grad_enabled() else sparse  # gradients that are differentiated again are the library's
         x, weight, winners = ctx.saved_tensors
-        return *way(x, weight, winners, grad, ctx.shape, ctx.needs_input_grad[:3]), None
+        return *way(x, weight, winners, grad, ctx.shape, ctx.padding, ctx.needs_input_grad[:3]), None, None
+
+
+Gradients = tuple[Tensor | None, ...]
 
 
 def dense(
-    x: Tensor, weight: Tensor, winners: Tensor, grad: Tensor, shape: torch.Size, wanted: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
+    x: Tensor, weight: Tensor, winners: Tensor, grad: Tensor, shape: torch.Size, padding: Sequence[int],
+    wanted: Sequence[bool],
+) -> Gradients:  # fmt: skip
     """The gradients by the library."""
     spread = grad.new_zeros(shape).flatten(2).scatter_add(2, winners.flatten(2), grad.flatten(2)).view(shape)
-    given = ([shape[1]], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, list(wanted))
+    given = ([shape[1]], [1, 1], list(padding), [1, 1], False, [0, 0], 1, list(wanted))
     return tuple(torch.ops.aten.convolution_backward(spread, x, weight, *given))
 
 
 def sparse(
-    x: Tensor, weight: Tensor, winners: Tensor, grad: Tensor, shape: torch.Size, wanted: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
-    """The gradients, to which each winner adds its share."""
-    given = [each.detach().permute(0, 2, 3, 1).contiguous() for each in (x, weight, grad, winners)]
-    to_x, to_weight, to_bias = torch.zeros_like(given[0]), torch.zeros_like(given[1]), grad.new_zeros(len(weight))
-    lines = [each.view(-1).numpy() for each in (*given, to_x, to_weight, to_bias)]
-    add_shares(*lines, tuple(x.shape), tuple(weight.shape), shape[3], wanted[0])
-    found = (to_x.permute(0, 3, 1, 2), to_weight.permute(0, 3, 1, 2), to_bias)
+    x: Tensor, weight: Tensor, winners: Tensor, grad: Tensor, shape: torch.Size, padding: Sequence[int],
+    wanted: Sequence[bool],
+) -> Gradients:  # fmt: skip
+    """The gradients, to which each winner adds its share. Kernel rows are made as long as blocks of vectors are: what
+    is added in the end belongs to nobody."""
+    (outputs, channels, height, width), (high, wide) = weight.shape, padding
+    images = padded(x.detach(), wide, wide, high, high)
+    images, kernels, slopes, places = (each.permute(0, 2, 3, 1) for each in (images, weight.detach(), grad, winners))
+    lines, vectors = block(height, width * channels)
+    extra = -width * channels % (vectors * LANES)
+    flat, kernels = padded(images.flatten(), 0, extra), padded(kernels.flatten(2), 0, extra)
+    to_flat, to_kernels = torch.zeros(flat.shape), torch.zeros(kernels.shape)
+    row, line = kernels.shape[2], images.shape[2] * channels
+    patch_at = torch.arange(shape[2])[:, None] * line + torch.arange(shape[3]) * channels
+    kernel_at = torch.arange(outputs) * height * row
+    given = (flat, kernels, slopes, places, to_flat, to_kernels, patch_at, kernel_at)
+    arrays = [each.flatten().numpy() for each in given]
+    compiled(lines, vectors)(*arrays, len(images), images[:1].numel(), line, height, row, wanted[0])
+    to_images = to_flat[: images.numel()].view(images.shape).permute(0, 3, 1, 2)
+    to_x = to_images[:, :, high : high + x.shape[2], wide : wide + x.shape[3]]
+    to_weight = to_kernels[:, :, : width * channels].view(outputs, height, width, channels).permute(0, 3, 1, 2)
+    found = (to_x, to_weight, grad.sum((0, 2, 3)))
     return tuple(each if want else None for each, want in zip(found, wanted, strict=True))
 
 
-def compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """A function compiled for `add_shares`' arguments; kept for the next process where there is a place for it."""
-    line, places, shape = "f4[::1]", "i8[::1]", "UniTuple(i8, 4)"
-    types = f"void({line}, {line}, {line}, {places}, {line}, {line}, {line}, {shape}, {shape}, i8, b1)"
-    fused = {"contract"}  # products and sums in one instruction, and nothing that would lose a NaN
+def padded(leaf: Tensor, *before_and_after: int) -> Tensor:
+    """Zeros around a leaf; itself if there are none to add."""
+    return F.pad(leaf, before_and_after) if any(before_and_after) else leaf
+
+
+def block(height: int, row: int) -> tuple[int, int]:
+    """Lines and vectors of the blocks into which kernels of some rows are cut, so that sums stay in registers: the
+    whole kernel if it fits, or equal parts of one row.
+
+    >>> block(height=5, row=15), block(height=5, row=160), block(height=3, row=200)
+    ((5, 2), (1, 10), (1, 9))
+    """
+    vectors = -(-row // LANES)
+    if height * vectors <= SUMS:
+        return height, vectors
+    return 1, -(-vectors // -(-vectors // SUMS))
+
+
+@cache
+def compiled(lines: int, vectors: int) -> Callable[..., None]:
+    """`add_shares` for blocks of one size."""
+
+    def add_shares(
+        x: Any, kernels: Any, slopes: Any, winners: Any, to_x: Any, to_kernels: Any, patch_at: Any, kernel_at: Any,
+        samples: int, image: int, line: int, height: int, row: int, through: bool,
+    ) -> None:  # fmt: skip
+        """The slopes of a sample, one per winner, are a sparse matrix S [kernels, places]: kernels get S @ patches and,
+        if this goes `through` to the input, patches get S.T @ kernels. Channels come last."""
+
+        def add(
+            to: Any, to_at: Any, to_line: int, source: Any, line: int, places: Any, weights: Any, ends: Any
+        ) -> None:
+            for down in range(0, height, lines):
+                for right in range(0, row, vectors * LANES):
+                    first, start = 0, down * line + right
+                    for one in range(len(ends)):
+                        at = to_at[one] + down * to_line + right
+                        add_weighted(
+                            to, at, to_line, source, start, line, places, weights, first, ends[one], lines, vectors
+                        )
+                        first = ends[one]
+
+        won = len(slopes) // max(1, samples)
+        for sample in range(samples):
+            here, its = slice(sample * image, len(x)), slice(sample * won, (sample + 1) * won)
+            ends, found, values = by_kernel(slopes[its], winners[its], len(kernel_at))
+            add(to_kernels, kernel_at, row, x[here], line, patch_at[found], values, ends)
+            if through:
+                ends, found, values = transposed(ends, found, values, len(patch_at))
+                add(to_x[here], patch_at, line, kernels, row, kernel_at[found], values, ends)
+
+    return kept(add_shares)
+
+
+def kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function compiled when it is first used, and kept for the next process where there is a place for it."""
+    compiler: Any = numba.njit
     try:
-        return numba.njit(types, cache=True, fastmath=fused, error_model="numpy")(function)
+        return compiler(function, cache=True, error_model="numpy")  # type: ignore[no-any-return]
     except RuntimeError:  # nowhere to write
-        return numba.njit(types, fastmath=fused, error_model="numpy")(function)
+        return compiler(function, error_model="numpy")  # type: ignore[no-any-return]
 
 
-@compiled
-def add_shares(
-    x: Any, weight: Any, grad: Any, winners: Any, to_x: Any, to_weight: Any, to_bias: Any,
-    size: Any, kernel: Any, columns: int, through: bool,
-) -> None:  # fmt: skip
-    """Every winner's share of the gradients, channels last: its patch times its slope to its kernel's and, if this goes
-    `through` to the input, its kernel times its slope to its patch's."""
-    (samples, channels, high, wide), (outputs, _, height, width) = size, kernel
-    row, windows = width * channels, len(grad) // max(1, samples * outputs)
-    for sample in range(samples):
-        for output in range(outputs):
-            for window in range(windows):
-                at = (sample * windows + window) * outputs + output
-                slope = grad[at]
-                if slope != 0:
-                    to_bias[output] += slope
-                    down, right = winners[at] // columns, winners[at] % columns
-                    for line in range(height):
-                        first = ((sample * high + down + line) * wide + right) * channels
-                        here = (output * height + line) * row
-                        patch, to_kernel = x[first : first + row], to_weight[here : here + row]
-                        for each in range(row):
-                            to_kernel[each] += slope * patch[each]
-                        if through:
-                            kernels, to_patch = weight[here : here + row], to_x[first : first + row]
-                            for each in range(row):
-                                to_patch[each] += slope * kernels[each]
+@kept
+def by_kernel(slopes: Any, winners: Any, outputs: int) -> Any:
+    """The slopes of a sample that are not zero, kernel by kernel: where each kernel's end, their places, and they."""
+    ends, found, values = np.empty(outputs, np.int64), np.empty_like(winners), np.empty_like(slopes)
+    last = 0
+    for output in range(outputs):
+        for at in range(output, len(slopes), outputs):
+            found[last], values[last] = winners[at], slopes[at]
+            last += slopes[at] != 0
+        ends[output] = last
+    return ends, found[:last], values[:last]
+
+
+@kept
+def transposed(ends: Any, found: Any, values: Any, columns: int) -> Any:
+    """A sparse matrix, whose rows end at `ends`, by columns."""
+    counts, rows, turned = np.zeros(columns, np.int64), np.empty_like(found), np.empty_like(values)
+    for column in found:
+        counts[column] += 1
+    ahead, last = np.empty_like(counts), 0
+    for column in range(columns):
+        ahead[column] = last
+        last += counts[column]
+    first = 0
+    for row in range(len(ends)):
+        for at in range(first, ends[row]):
+            place = ahead[found[at]]
+            rows[place], turned[place] = row, values[at]
+            ahead[found[at]] = place + 1
+        first = ends[row]
+    return ahead, rows, turned
