@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from idiolect import Task
 from idiolect.data import Client, Federation
 from idiolect.engines import Engine, Plan, engines
-from idiolect.memory import tune_allocator
+from idiolect.machine import threads, tune_allocator
 from idiolect.method import Method, methods
 from idiolect.models import build
 from idiolect.run.experiment import Experiment
@@ -85,12 +85,10 @@ class Ours:
 
     def round(self) -> float:
         """Seconds of one round."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        started = time.perf_counter()
-        self.server = self.experiment.do_round(self.rounds, self.server, lambda _: None)
-        seconds = time.perf_counter() - started
-        torch.set_num_threads(threads)
+        with threads(1):
+            started = time.perf_counter()
+            self.server = self.experiment.do_round(self.rounds, self.server, lambda _: None)
+            seconds = time.perf_counter() - started
         self.rounds += 1
         return seconds
 

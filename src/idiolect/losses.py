@@ -22,14 +22,27 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Metric:
-    """A function (outputs, targets) -> number, and whether more of it is better."""
+    """A function (outputs, targets) -> number, and whether more of it is better. With `each` the function gives one
+    value per sample, of which the metric is the mean."""
 
     function: Callable[[Tensor, Tensor], Any]
     higher_is_better: bool = True
+    each: bool = False
 
     def __call__(self, outputs: Tensor, y: Tensor) -> float:
         """The metric on all samples of a client."""
-        return float(self.function(outputs, y))
+        return self.parts(outputs, y, [len(y)])[0]
+
+    def parts(self, outputs: Tensor, y: Tensor, sizes: list[int]) -> list[float]:
+        """The metric of several clients, whose samples lie one after another.
+
+        >>> METRICS["mae"].parts(torch.tensor([1.0, 2.0, 4.0]), torch.zeros(3), [2, 1])
+        [1.5, 4.0]
+        """
+        if self.each:
+            return [float(part.mean()) for part in torch.split(self.function(outputs, y).double(), sizes)]
+        parts = zip(torch.split(outputs, sizes), torch.split(y, sizes), strict=True)
+        return [float(self.function(*part)) for part in parts]
 
 
 def class_axis(outputs: Tensor, y: Tensor) -> int:
@@ -98,10 +111,10 @@ LOSSES: dict[str, Loss] = {
 
 
 def accuracy(outputs: Tensor, y: Tensor) -> Tensor:
-    """Share of right classes, over all samples and positions (of characters, where those are predicted)."""
+    """Share of right classes per sample: one, or of all positions (of characters, where those are predicted)."""
     if outputs.numel() == y.numel():
-        return ((outputs.reshape(y.shape) > 0) == (y > 0.5)).to(torch.float64).mean()
-    return (outputs.argmax(class_axis(outputs, y)) == y).to(torch.float64).mean()
+        return per_sample(((outputs.reshape(y.shape) > 0) == (y > 0.5)).double())
+    return per_sample((outputs.argmax(class_axis(outputs, y)) == y).double())
 
 
 def _margins(outputs: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -190,15 +203,15 @@ def r2(outputs: Tensor, y: Tensor) -> float:
 
 
 METRICS: dict[str, Metric] = {
-    "accuracy": Metric(accuracy),
+    "accuracy": Metric(accuracy, each=True),
     "auc": Metric(auc),
     "sensitivity": Metric(sensitivity),
     "specificity": Metric(specificity),
     "f1": Metric(f1),
     "dice": Metric(dice),
     "hausdorff": Metric(hausdorff, higher_is_better=False),
-    "mse": Metric(lambda outputs, y: mse(outputs, y).mean(), higher_is_better=False),
-    "mae": Metric(lambda outputs, y: mae(outputs, y).mean(), higher_is_better=False),
+    "mse": Metric(mse, higher_is_better=False, each=True),
+    "mae": Metric(mae, higher_is_better=False, each=True),
     "r2": Metric(r2),
 }
 _TWO_CLASSES = ("auc", "sensitivity", "specificity", "f1")

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from ..engines import Plan
-from ..engines.workers import cores
 from ..errors import InputError, MissingExtraError, RunFolderError
+from ..machine import cores
 from ..method import Method
 from ..method import methods as registry
 from ..registry import parse

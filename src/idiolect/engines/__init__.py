@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import torch
 
+from ..machine import cores
 from ..method import Download
 from ..options import Options, option
 from ..registry import Registry, describe
 from .loop import Engine, Loop
 from .plan import Plan
 from .stack import fitting_chunk, obstacle
-from .workers import Workers, cores
+from .workers import Workers
 
 log = logging.getLogger("idiolect")
 

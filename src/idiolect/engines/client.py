@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..context import Context
+from ..losses import Metric
 from ..method import Download, Phase, Upload, overrides
 from ..rng import generator, torch_seed
 from ..task import Batch, Task
@@ -182,12 +183,9 @@ def evaluate_group(
     if not parts:
         return [(i, []) for i in ids]
     x, y = together(parts)
-    sizes = [part.size for part in parts]
-    pairs = zip(torch.split(predict(plan, contexts[0], view, x), sizes), torch.split(y, sizes), strict=True)
-    return [
-        (i, [score for split in each for score in scores_of(ctx, *next(pairs), "view", split)])
-        for i, ctx, each in zip(ids, contexts, held, strict=True)
-    ]
+    splits = [(split, part.size) for each in held for split, part in each.items()]
+    found = iter(scores_of(contexts[0].task, predict(plan, contexts[0], view, x), y, "view", splits))
+    return [(i, [score for _ in each for score in next(found)]) for i, each in zip(ids, held, strict=True)]
 
 
 def has_shared_view(plan: Plan, index: int, round: int) -> bool:
@@ -207,15 +205,21 @@ def evaluate_view(plan: Plan, ctx: Context, view: Slots, point: str) -> list[Sco
     scores = []
     for split, part in held_out(plan, ctx.index).items():
         x, y = part.take()
-        scores += scores_of(ctx, predict(plan, ctx, view, x), y, point, split)
+        scores += scores_of(ctx.task, predict(plan, ctx, view, x), y, point, [(split, len(y))])[0]
     return scores
 
 
-def scores_of(ctx: Context, outputs: Tensor, y: Tensor, point: str, split: str) -> list[Score]:
-    """Loss and metrics of a client's outputs."""
-    loss = float(ctx.task.score(outputs, Batch(outputs, y, torch.ones(len(y), device=y.device))))
-    values = {"loss": loss} | {name: metric(outputs, y) for name, metric in ctx.task.metrics.items()}
-    return [Score(point, split, name, value, len(y)) for name, value in values.items()]
+def scores_of(
+    task: Task, outputs: Tensor, y: Tensor, point: str, splits: Sequence[tuple[str, int]]
+) -> list[list[Score]]:
+    """Loss and metrics of outputs on several splits, of sizes as given, that lie one after another."""
+    metrics = {"loss": Metric(task.loss_fn, each=task.per_sample), **task.metrics}
+    sizes = [size for _, size in splits]
+    values = {name: metric.parts(outputs, y, sizes) for name, metric in metrics.items()}
+    return [
+        [Score(point, split, name, each[at], size) for name, each in values.items()]
+        for at, (split, size) in enumerate(splits)
+    ]
 
 
 def predict(plan: Plan, ctx: Context, view: Slots, x: Tensor) -> Tensor:

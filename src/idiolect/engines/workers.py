@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .. import tree
 from ..errors import IdiolectError
-from ..memory import tune_allocator
+from ..machine import cores, tune_allocator
 from ..method import Download, Upload
 from ..tree import Slots
 from .arena import Arena, Layout
@@ -192,11 +192,6 @@ def falling(ids: Sequence[int], workers: int, largest: int = 8) -> list[Sequence
         groups.append(left[:size])
         left = left[size:]
     return groups
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # -- in the worker -------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ import torch
 
 from ..engines import AutoChoice, Plan, engines, resolve
 from ..engines.client import batches
-from ..engines.workers import cores
 from ..errors import IdiolectError, InputError, RunFolderError
+from ..machine import cores
 from ..method import Method, Phase
 from ..methods.fedavg import FedAvg
 from ..models import default_model

@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import codec
 from ..engines import Engine, Plan
 from ..engines.client import Outcome
-from ..memory import peak_memory_mb, tune_allocator
+from ..machine import cores, peak_memory_mb, threads, tune_allocator
 from ..method import Download, Upload, slot_of
 from ..store import Row, Store
 from ..tree import Slots, Tree
@@ -60,18 +60,14 @@ class Experiment:
 
     def run(self, watch: Callable[[Progress], None] = lambda _: None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Do all rounds that are left; False if `stop` ended it early. Every round is committed when done."""
-        plan, threads = self.plan, torch.get_num_threads()
+        plan = self.plan
         tune_allocator()
         server = self.store.server() or plan.method.server_init(plan.server(self.first_round))
-        torch.set_num_threads(1)
-        try:
-            with torch.random.fork_rng(devices=[]):
-                for round in range(self.first_round, plan.rounds):
-                    if stop():
-                        return False
-                    server = self.do_round(round, server, watch)
-        finally:
-            torch.set_num_threads(threads)
+        with threads(1), torch.random.fork_rng(devices=[]):
+            for round in range(self.first_round, plan.rounds):
+                if stop():
+                    return False
+                server = self.do_round(round, server, watch)
         return True
 
     def do_round(self, round: int, server: Slots, watch: Callable[[Progress], None]) -> Slots:
@@ -88,7 +84,8 @@ class Experiment:
                 "no batch to train on, so nothing is sent and its state stays as it is: client %s", ", ".join(idle)
             )
         uploads = {i: each.upload for i, each in accepted.items() if each.upload is not None and each.upload.slots}
-        after = owned(plan.method.aggregate(ctx, server, uploads), uploads) if uploads else server
+        with threads(cores()):  # nobody else is at work now
+            after = owned(plan.method.aggregate(ctx, server, uploads), uploads) if uploads else server
         states = {i: each.state for i, each in accepted.items() if each.upload is not None}
         rows = self.training_rows(round, accepted, ctx, after)
         facts = self.traffic(download, ids, uploads) | {

@@ -1,9 +1,35 @@
-"""The memory of this process: how the C library keeps it, and how much it was."""
+"""What this process takes of the machine it runs on: cores, threads and memory."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads, and as many as before afterwards.
+
+    >>> with threads(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def tune_allocator() -> None:
