@@ -14,6 +14,7 @@ from torch import Tensor
 from .errors import InputError
 from .tree import Slots
 
+Buffer = bytes | memoryview
 _MAGIC = b"IDL1"
 _TYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -35,11 +36,11 @@ def encode(slots: Mapping[str, Mapping[str, Tensor]], masks: Mapping[str, Mappin
     for slot, leaves in slots.items():
         for name, leaf in leaves.items():
             mask = (masks or {}).get(slot, {}).get(name)
-            form = _form(leaf, mask)
+            form, _ = _form(leaf, mask)
             parts.append(_write(leaf, mask, form))
             header.append([slot, name, str(leaf.dtype).removeprefix("torch."), list(leaf.shape), form, len(parts[-1])])
     text = json.dumps({"leaves": header, "slots": list(slots)}, separators=(",", ":")).encode()
-    return _MAGIC + len(text).to_bytes(8, "little") + text + b"".join(parts)
+    return b"".join((_MAGIC, len(text).to_bytes(8, "little"), text, *parts))
 
 
 def size(slots: Mapping[str, Mapping[str, Tensor]], masks: Mapping[str, Mapping[str, Tensor]] | None = None) -> int:
@@ -52,7 +53,7 @@ def size(slots: Mapping[str, Mapping[str, Tensor]], masks: Mapping[str, Mapping[
     for slot, leaves in slots.items():
         for name, leaf in leaves.items():
             mask = (masks or {}).get(slot, {}).get(name)
-            total += _length(leaf, mask, _form(leaf, mask))
+            total += _length(leaf, *_form(leaf, mask))
     return total
 
 
@@ -70,11 +71,11 @@ def decode(data: bytes) -> tuple[Slots, Slots]:
         header = json.loads(data[12 : 12 + length])
         slots: Slots = {str(slot): {} for slot in header["slots"]}
         masks: Slots = {}
-        at = 12 + length
+        at, view = 12 + length, memoryview(data)
         for slot, name, dtype, shape, form, count in header["leaves"]:
             if count < 0 or at + count > len(data):
                 raise ValueError("it is cut short")
-            leaf, mask = _read(data[at : at + count], _TYPES[dtype], tuple(map(int, shape)), form)
+            leaf, mask = _read(view[at : at + count], _TYPES[dtype], tuple(map(int, shape)), form)
             slots[slot][name] = leaf
             if mask is not None:
                 masks.setdefault(slot, {})[name] = mask
@@ -86,41 +87,39 @@ def decode(data: bytes) -> tuple[Slots, Slots]:
     return slots, masks
 
 
-def _form(leaf: Tensor, mask: Tensor | None) -> str:
+def _form(leaf: Tensor, mask: Tensor | None) -> tuple[str, int]:
+    """How a leaf is written, and how many of its numbers."""
     if mask is None:
-        return "dense"
-    sent = int(mask.sum())
+        return "dense", leaf.numel()
+    sent = int(torch.count_nonzero(mask))
     if sent == leaf.numel():
-        return "full"
-    return "bits" if leaf.dtype == torch.bool or (leaf.numel() + 7) // 8 <= 4 * sent else "index"
+        return "full", sent
+    return "bits" if leaf.dtype == torch.bool or (leaf.numel() + 7) // 8 <= 4 * sent else "index", sent
 
 
-def _length(leaf: Tensor, mask: Tensor | None, form: str) -> int:
-    if form in ("dense", "full"):
-        return (leaf.numel() + 7) // 8 if leaf.dtype == torch.bool else leaf.numel() * leaf.element_size()
-    assert mask is not None
-    sent = int(mask.sum())
+def _length(leaf: Tensor, form: str, sent: int) -> int:
     values = (sent + 7) // 8 if leaf.dtype == torch.bool else sent * leaf.element_size()
-    return values + ((leaf.numel() + 7) // 8 if form == "bits" else 4 * sent)
+    return values + {"bits": (leaf.numel() + 7) // 8, "index": 4 * sent}.get(form, 0)
 
 
-def _write(leaf: Tensor, mask: Tensor | None, form: str) -> bytes:
+def _write(leaf: Tensor, mask: Tensor | None, form: str) -> Buffer:
     leaf = leaf.detach().cpu().contiguous()
     if form in ("dense", "full"):
         return _raw(leaf)
     assert mask is not None
     flat = mask.detach().cpu().reshape(-1)
     where = _raw(flat) if form == "bits" else _raw(flat.nonzero().reshape(-1).to(torch.int32))
-    return where + _raw(leaf.reshape(-1)[flat])
+    return b"".join((where, _raw(leaf.reshape(-1)[flat])))
 
 
-def _raw(leaf: Tensor) -> bytes:
+def _raw(leaf: Tensor) -> Buffer:
+    """The numbers of a leaf as they lie in memory, not copied; truth values as bits."""
     if leaf.dtype == torch.bool:
-        return np.packbits(leaf.reshape(-1).numpy()).tobytes()
-    return leaf.reshape(-1).view(torch.uint8).numpy().tobytes() if leaf.numel() else b""
+        return np.packbits(leaf.reshape(-1).numpy()).data
+    return leaf.reshape(-1).view(torch.uint8).numpy().data if leaf.numel() else b""
 
 
-def _values(data: bytes, dtype: torch.dtype, count: int) -> Tensor:
+def _values(data: memoryview, dtype: torch.dtype, count: int) -> Tensor:
     if dtype == torch.bool:
         if len(data) != (count + 7) // 8:
             raise ValueError("a leaf has the wrong length")
@@ -130,7 +129,7 @@ def _values(data: bytes, dtype: torch.dtype, count: int) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=dtype) if count else torch.zeros(0, dtype=dtype)
 
 
-def _read(data: bytes, dtype: torch.dtype, shape: tuple[int, ...], form: str) -> tuple[Tensor, Tensor | None]:
+def _read(data: memoryview, dtype: torch.dtype, shape: tuple[int, ...], form: str) -> tuple[Tensor, Tensor | None]:
     count = math.prod(shape)
     if min(shape, default=0) < 0 or count > 2**31 or (form != "index" and count > 8 * len(data)):
         raise ValueError("a leaf has an impossible shape")
