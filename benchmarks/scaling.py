@@ -22,6 +22,7 @@ from ratios import show
 from idiolect import Task
 from idiolect.data import Client, Federation
 from idiolect.engines import Plan, engines
+from idiolect.machine import tune_allocator
 from idiolect.method import methods
 from idiolect.models import build
 from idiolect.run.experiment import Experiment
@@ -77,6 +78,7 @@ def _measure(
     total: int, sampled: int, method: str, model: str, engine: str, rounds: int, folder: str
 ) -> dict[str, Any]:
     torch.set_num_threads(1)
+    tune_allocator()
     data = federation(total)
     x, y = data.clients[0].split("train")
     task = Task(build(model, data, seed=0), (x[:2], y[:2]), classes=10)
