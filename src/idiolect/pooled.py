@@ -73,8 +73,8 @@ def sparse(
     """The gradients, to which each winner adds its share. Kernel rows are made as long as blocks of vectors are: what
     is added in the end belongs to nobody."""
     (outputs, channels, height, width), (high, wide) = weight.shape, padding
-    images = padded(x.detach(), wide, wide, high, high)
-    images, kernels, slopes, places = (each.permute(0, 2, 3, 1) for each in (images, weight.detach(), grad, winners))
+    images = padded(x, wide, wide, high, high)
+    images, kernels, slopes, places = (each.detach().permute(0, 2, 3, 1) for each in (images, weight, grad, winners))
     lines, vectors = block(height, width * channels)
     extra = -width * channels % (vectors * LANES)
     flat, kernels = padded(images.flatten(), 0, extra), padded(kernels.flatten(2), 0, extra)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import codec
+from . import codec, tree
 from .errors import InputError, RunFolderError
 from .tree import Slots
 
@@ -35,7 +35,7 @@ COLUMNS = ("round", "client", "cohort", "point", "split", "metric", "value", "sa
 
 class Store:
     """The state of one run; `path=None` keeps it in memory. Of the clients' newest slots, those used last are held in
-    memory as well, up to `cache_mb` megabytes.
+    memory as well, up to `cache_mb` megabytes. Slots are given out on `device`.
 
     >>> import torch
     >>> store = Store(None)
@@ -44,8 +44,8 @@ class Store:
     ({'params': {'w': tensor([1., 1.])}}, 0)
     """
 
-    def __init__(self, path: Path | None, create: bool = True, cache_mb: int = CACHE_MB) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, create: bool = True, cache_mb: int = CACHE_MB, device: str = "cpu") -> None:
+        self.path, self.device = path, device
         self._cache = _Cache(0 if path is None else cache_mb << 20)
         try:
             if path is not None and not path.exists():
@@ -72,7 +72,7 @@ class Store:
 
     def server(self, at: int | None = None) -> Slots:
         """The server's slots, the newest or those of an earlier round that is still kept."""
-        return {slot: codec_slots(data)[slot] for slot, data in self._versions(SERVER, at)}
+        return {slot: self._decoded(data)[slot] for slot, data in self._versions(SERVER, at)}
 
     def clients(self, ids: Sequence[int], at: int | None = None) -> dict[int, Slots | None]:
         """The slots of some clients; None for one that has never trained."""
@@ -83,7 +83,13 @@ class Store:
             found[index] = data
             if at is None:
                 self._cache.put(index, data)
-        return {i: None if data is None else codec_slots(data) for i, data in found.items()}
+        return {i: None if data is None else self._decoded(data) for i, data in found.items()}
+
+    def _decoded(self, data: bytes) -> Slots:
+        try:
+            return tree.moved(codec.decode(data)[0], self.device)
+        except InputError as error:
+            raise RunFolderError(f"the store is damaged: {error}") from error
 
     def _versions(self, owner: int, at: int | None) -> list[tuple[str, bytes]]:
         limit = _END if at is None else at
@@ -187,11 +193,3 @@ class _Transaction:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.db.execute("COMMIT" if error is None else "ROLLBACK")
-
-
-def codec_slots(data: bytes) -> Slots:
-    """Slots from the store, or a clear error if they are damaged."""
-    try:
-        return codec.decode(data)[0]
-    except InputError as error:
-        raise RunFolderError(f"the store is damaged: {error}") from error

@@ -46,6 +46,11 @@ def mix(a: Mapping[str, Tensor], b: Mapping[str, Tensor], share: float | Tensor)
     return map(lambda x, y: share * x + (1 - share) * y, a, b)
 
 
+def moved(slots: Mapping[str, Mapping[str, Tensor]], device: str) -> Slots:
+    """Slots on a device; what is there already is not copied."""
+    return {slot: map(lambda leaf: leaf.to(device), leaves) for slot, leaves in slots.items()}
+
+
 def zeros_like(a: Mapping[str, Tensor]) -> Tree:
     """A tree of zeros of the same shapes."""
     return map(torch.zeros_like, a)

@@ -93,8 +93,8 @@ class Workers:
         for worker, results in self._drive("train", round, groups, fetch, download, False):
             box = self._outboxes[worker]
             for index, state, slots, masks, outcome in results:
-                upload = None if slots is None else Upload(box.read(slots), box.read(masks))
-                yield index, replace(outcome, state=box.read(state), upload=upload)
+                upload = None if slots is None else Upload(self._take(box, slots), self._take(box, masks))
+                yield index, replace(outcome, state=self._take(box, state), upload=upload)
 
     def evaluate(
         self,
@@ -143,6 +143,9 @@ class Workers:
 
     def _put(self, slab: int, slots: Slots | None) -> Any:
         return None if slots is None else self._slabs[slab].write(slots)
+
+    def _take(self, box: Arena, layout: Layout) -> Slots:
+        return tree.moved(box.read(layout), self.plan.device)
 
     def _receive(self) -> tuple[int, int, Any]:
         while not self._results._reader.poll(1.0):
@@ -204,13 +207,14 @@ def serve(
     torch.set_num_threads(1)
     tune_allocator()
     follow_parent()
-    for task in plan.tasks if not chunk else ():  # traced tensors cannot be rearranged
-        task.net.prefer_speed()
+    if not chunk and plan.device == "cpu":  # traced tensors cannot be rearranged
+        for task in plan.tasks:
+            task.net.prefer_speed()
     serial, message, download = -1, -1, {}
     while (job := jobs.get()) is not None:
         try:
             if job.serial != message:
-                download, message = arranged(shared.read(job.shared)), job.serial
+                download, message = arranged(shared.read(job.shared), plan.device), job.serial
             if job.kind == "train" and job.serial != serial:
                 outbox.reset()
                 serial = job.serial
@@ -226,7 +230,7 @@ def serve(
 
 def do_train(plan: Plan, chunk: int, job: Job, slab: Arena, outbox: Arena, shared: Slots) -> list[Any]:
     """Run clients' parts of a round; their slots go to the worker's outbox."""
-    states, download = unpacked(job, slab, shared)
+    states, download = unpacked(plan, job, slab, shared)
     if chunk:
         outcomes = train_stack(plan, job.round, states, download, chunk)
     else:
@@ -240,21 +244,25 @@ def do_train(plan: Plan, chunk: int, job: Job, slab: Arena, outbox: Arena, share
     return done
 
 
-def unpacked(job: Job, slab: Arena, shared: Slots) -> tuple[dict[int, Slots | None], Download]:
+def unpacked(plan: Plan, job: Job, slab: Arena, shared: Slots) -> tuple[dict[int, Slots | None], Download]:
     """The slots and downloads of a job's clients."""
-    states = {i: None if state is None else arranged(slab.read(state)) for i, state, _ in job.clients}
-    return states, Download(shared, {i: arranged(slab.read(each)) for i, _, each in job.clients})
+
+    def read(layout: Layout) -> Slots:
+        return arranged(slab.read(layout), plan.device)
+
+    states = {i: None if state is None else read(state) for i, state, _ in job.clients}
+    return states, Download(shared, {i: read(each) for i, _, each in job.clients})
 
 
 def do_evaluate(plan: Plan, job: Job, slab: Arena, shared: Slots) -> list[Any]:
     """Evaluate a group of clients."""
-    states, download = unpacked(job, slab, shared)
+    states, download = unpacked(plan, job, slab, shared)
     return evaluate_group(plan, job.round, states, download, job.unseen)
 
 
-def arranged(slots: Slots) -> Slots:
-    """Convolution kernels in the memory format that is fastest; everything else stays in place."""
-    return {slot: tree.map(_arranged, leaves) for slot, leaves in slots.items()}
+def arranged(slots: Slots, device: str) -> Slots:
+    """Slots on a device, on the CPU in place; convolution kernels in the memory format that is fastest."""
+    return {slot: tree.map(_arranged, leaves) for slot, leaves in tree.moved(slots, device).items()}
 
 
 def _arranged(leaf: Tensor) -> Tensor:

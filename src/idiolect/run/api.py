@@ -226,7 +226,7 @@ def carry_out(plan: Plan, config: Config, folder: Path | None, watch: Watch) -> 
                 write_config(config, folder / "config.yaml")
         except OSError as error:
             raise RunFolderError(f"the run folder {folder} cannot be written: {error.strerror}") from error
-    store = Store(None if folder is None else folder / "state.sqlite", cache_mb=config.cache_mb)
+    store = Store(None if folder is None else folder / "state.sqlite", cache_mb=config.cache_mb, device=config.device)
     identity = {"data": plan.data.fingerprint, "partition": plan.data.partition_hash, "weights": weights_hash(plan)}
     known = store.fact("identity")
     if known is not None and known != identity:
