@@ -86,9 +86,9 @@ class Workers:
         ids = sorted(states, key=lambda i: -len(self.plan.data.clients[i]))
         if self.chunk:
             # Stacks do not depend on the number of workers, so that this changes no bit, but suffice for several.
-            groups = even(ids, min(self.chunk, max(4, -(-len(ids) // 8))))
+            groups = falling(ids, 3, min(self.chunk, max(4, -(-len(ids) // 8))), least=4)
         else:
-            groups = falling(ids, self.count)
+            groups = falling(ids, 4 * self.count, largest=8)
         fetch = lambda wanted: {i: states[i] for i in wanted}  # noqa: E731
         for worker, results in self._drive("train", round, groups, fetch, download, False):
             box = self._outboxes[worker]
@@ -173,25 +173,16 @@ class Workers:
         self._started = False
 
 
-def even(ids: Sequence[int], largest: int) -> list[Sequence[int]]:
-    """As few groups as their largest size allows, and nearly equal ones.
+def falling(ids: Sequence[int], parts: int, largest: int, least: int = 1) -> list[Sequence[int]]:
+    """Groups that become smaller, each one of so many parts of what is left, so that all workers end at about the same
+    time.
 
-    >>> even(range(10), 4)
-    [range(0, 3), range(3, 6), range(6, 10)]
-    """
-    count = -(-len(ids) // largest)
-    return [ids[len(ids) * at // count : len(ids) * (at + 1) // count] for at in range(count)]
-
-
-def falling(ids: Sequence[int], workers: int, largest: int = 8) -> list[Sequence[int]]:
-    """Groups that become smaller, so that all workers end at about the same time.
-
-    >>> [len(group) for group in falling(range(60), workers=2)]
-    [7, 6, 5, 5, 4, 4, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+    >>> [len(group) for group in falling(range(100), 3, largest=13, least=4)]
+    [13, 13, 13, 13, 13, 12, 8, 5, 4, 4, 2]
     """
     groups, left = [], ids
     while left:
-        size = min(max(1, len(left) // (4 * workers)), largest)
+        size = min(max(least, -(-len(left) // parts)), largest)
         groups.append(left[:size])
         left = left[size:]
     return groups
