@@ -1,6 +1,7 @@
 """Kill runs at random moments, resume them, and compare the end with that of a run that nobody touched, bit by bit.
 
     python benchmarks/kills.py --kills 50
+    python benchmarks/kills.py --kills 20 --data "mnist(samples=600)" --model cnn4     with compiled kernels
 
 Each case is a method on an engine; it is killed with SIGKILL (the whole process group) after a random time, resumed,
 killed again, and resumed to its end. What must be equal: the server's slots, every client's slots, and all metrics.
@@ -35,7 +36,7 @@ METHODS = (
 )
 ENGINES = ("loop", "workers(count=2)", "vector(chunk=4, count=2)")
 KILLS_PER_CASE, HOUR = 2, 3600.0
-SETTINGS = ["--data", "digits", "--clients", "8", "--rounds", "12", "--participation", "0.5", "--quiet"]
+SETTINGS = ["--clients", "8", "--rounds", "12", "--participation", "0.5", "--quiet"]
 
 
 def command(*arguments: str) -> list[str]:
@@ -69,6 +70,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data", default="digits")
+    parser.add_argument("--model", default="", help="by default what suits the data")
     options = parser.parse_args()
     draw, done, differ = random.Random(options.seed), 0, 0
     cases = itertools.cycle((m, e) for e in ENGINES for m in METHODS)
@@ -76,7 +79,8 @@ def main() -> None:
         method, engine = next(cases)
         with tempfile.TemporaryDirectory() as place:
             whole, broken = Path(place) / "whole", Path(place) / "broken"
-            settings = ["--method", method, "--engine", engine, *SETTINGS]
+            settings = ["--method", method, "--engine", engine, "--data", options.data, *SETTINGS]
+            settings += ["--model", options.model] if options.model else []
             started = time.perf_counter()
             subprocess.run(command("run", *settings, "--out", str(whole)), check=True, stdout=subprocess.DEVNULL)
             usual, kills = time.perf_counter() - started, 0
