@@ -1,7 +1,7 @@
 """Kill runs at random moments, resume them, and compare the end with that of a run that nobody touched, bit by bit.
 
     python benchmarks/kills.py --kills 50
-    python benchmarks/kills.py --kills 20 --data "mnist(samples=600)" --model cnn4     with compiled kernels
+    python benchmarks/kills.py --kills 10 --data "mnist(samples=600)" --model cnn4 --engine workers     compiled kernels
 
 Each case is a method on an engine; it is killed with SIGKILL (the whole process group) after a random time, resumed,
 killed again, and resumed to its end. What must be equal: the server's slots, every client's slots, and all metrics.
@@ -72,9 +72,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", default="digits")
     parser.add_argument("--model", default="", help="by default what suits the data")
+    parser.add_argument("--engine", default="", help="by default three of them in turn")
     options = parser.parse_args()
     draw, done, differ = random.Random(options.seed), 0, 0
-    cases = itertools.cycle((m, e) for e in ENGINES for m in METHODS)
+    cases = itertools.cycle((m, e) for e in ([options.engine] if options.engine else ENGINES) for m in METHODS)
     while done < options.kills:
         method, engine = next(cases)
         with tempfile.TemporaryDirectory() as place:
