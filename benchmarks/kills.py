@@ -90,7 +90,7 @@ def main() -> None:
                 if not killed(next_one, limit):
                     break
                 kills += 1
-                if (broken / "state.sqlite").exists():
+                if (broken / "config.yaml").exists():
                     next_one = command("resume", str(broken), "--quiet")
             same = state(whole) == state(broken)
             done, differ = done + kills, differ + (not same)

@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import codec
 from ..engines import Engine, Plan
 from ..engines.client import Outcome
-from ..machine import cores, peak_memory_mb, threads, tune_allocator
+from ..machine import peak_memory_mb, threads, tune_allocator
 from ..method import Download, Upload, slot_of
 from ..store import Row, Store
 from ..tree import Slots, Tree
@@ -84,8 +84,7 @@ class Experiment:
                 "no batch to train on, so nothing is sent and its state stays as it is: client %s", ", ".join(idle)
             )
         uploads = {i: each.upload for i, each in accepted.items() if each.upload is not None and each.upload.slots}
-        with threads(cores()):  # nobody else is at work now
-            after = owned(plan.method.aggregate(ctx, server, uploads), uploads) if uploads else server
+        after = owned(plan.method.aggregate(ctx, server, uploads), uploads) if uploads else server
         states = {i: each.state for i, each in accepted.items() if each.upload is not None}
         rows = self.training_rows(round, accepted, ctx, after)
         facts = self.traffic(download, ids, uploads) | {
