@@ -125,7 +125,6 @@ def test_convolutions_and_maxima_are_one_step_where_that_is_faster(monkeypatch):
         hasten(module)
         return [type(each).__name__ for each in module]
 
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     pytest.importorskip("idiolect.pooled", reason="numba is not installed")
     long = lambda **given: nn.Conv2d(32, 4, 3, **given)  # noqa: E731
     assert steps(long(), nn.ReLU(), nn.MaxPool2d(2)) == ["Conv2d", "Identity", "ReLU"]

@@ -30,12 +30,21 @@ def hasten(module: nn.Module) -> None:
 
 def faster_way(conv: nn.Conv2d) -> Callable[..., Tensor] | None:
     """The function that computes a convolution faster than the library."""
-    if (conv.groups, conv.dilation, conv.padding_mode) != (1, (1, 1), "zeros"):
+    if not is_usual(conv):
         return None
     if conv.in_channels == 1:
         return unfolded
-    fits = conv.stride == (1, 1) and not isinstance(conv.padding, str)
-    return by_rows if fits and is_narrow() else None
+    return by_rows if moves_by_one(conv) and is_narrow() else None
+
+
+def is_usual(conv: nn.Conv2d) -> bool:
+    """Whether every kernel sees all channels of neighbouring places, and zeros around the image."""
+    return (conv.groups, conv.dilation, conv.padding_mode) == (1, (1, 1), "zeros")
+
+
+def moves_by_one(conv: nn.Conv2d) -> bool:
+    """Whether kernels move by one place, over an image whose padding is given in numbers."""
+    return conv.stride == (1, 1) and not isinstance(conv.padding, str)
 
 
 def is_narrow() -> bool:
@@ -71,7 +80,7 @@ def joined(steps: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 def can_join(conv: nn.Conv2d, pool: nn.MaxPool2d) -> bool:
     """Whether the gradient of a convolution is faster if only what won in the pooling is looked at."""
     disjoint = pool.stride == pool.kernel_size and pool.kernel_size not in (1, (1, 1)) and not pool.return_indices
-    return disjoint and faster_way(conv) is by_rows
+    return disjoint and is_usual(conv) and moves_by_one(conv) and conv.in_channels > 1
 
 
 def unfolded(conv: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
