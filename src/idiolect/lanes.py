@@ -9,11 +9,12 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from .compiled import FUSED, everywhere
+
 LANES = 8  # numbers per vector
 SUMS = 12  # vectors that fit into the registers of a processor with AVX2, with a few to spare
 
 _INDEX, _VECTOR = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
-_FUSED = ("contract",)  # a product and a sum in one instruction, and nothing that would lose a NaN
 
 
 def _add_weighted(
@@ -46,23 +47,16 @@ def _add_weighted(
         allocate: Any = cgutils.alloca_once_value
         sums = [allocate(builder, builder.load(each, align=4)) for each in ends]
         with cgutils.for_range_slice(builder, first, end, _INDEX(1), _INDEX) as (i, _):
-            weight = _everywhere(builder, number(weights, i))
+            weight = everywhere(builder, number(weights, i), LANES)
             patch = vectors_at(source, builder.add(start, number(places, i)), line)
             for total, part in zip(sums, patch, strict=True):
-                more = builder.fmul(builder.load(part, align=4), weight, flags=_FUSED)
-                builder.store(builder.fadd(builder.load(total), more, flags=_FUSED), total)
+                more = builder.fmul(builder.load(part, align=4), weight, flags=FUSED)
+                builder.store(builder.fadd(builder.load(total), more, flags=FUSED), total)
         for each, total in zip(ends, sums, strict=True):
             builder.store(builder.load(total), each, align=4)
         return context.get_dummy_value()
 
     return types.void(*kinds), generate
-
-
-def _everywhere(builder: ir.IRBuilder, number: Any) -> Any:
-    """One number in all lanes of a vector."""
-    empty, first = _VECTOR(ir.Undefined), ir.IntType(32)(0)
-    alone = builder.insert_element(empty, number, first)
-    return builder.shuffle_vector(alone, empty, ir.VectorType(ir.IntType(32), LANES)(None))
 
 
 add_weighted: Any = intrinsic(prefer_literal=True)(_add_weighted)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .compiled import kept
 from .lanes import LANES, SUMS, add_weighted
 
 
@@ -144,15 +144,6 @@ def compiled(lines: int, vectors: int) -> Callable[..., None]:
                 add(to_x[here], patch_at, line, kernels, row, kernel_at[found], values, ends)
 
     return kept(add_shares)
-
-
-def kept(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function compiled when it is first used, and kept for the next process where there is a place for it."""
-    compiler: Any = numba.njit
-    try:
-        return compiler(function, cache=True, error_model="numpy")  # type: ignore[no-any-return]
-    except RuntimeError:  # nowhere to write
-        return compiler(function, error_model="numpy")  # type: ignore[no-any-return]
 
 
 @kept

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from idiolect import Federation, run
-from idiolect.context import autograd
 from idiolect.engines import Loop, Workers, calibrate, engines, resolve
 from idiolect.engines.arena import Arena
 from idiolect.engines.dense import dense_layers, dense_of, is_plain
@@ -23,7 +22,7 @@ from idiolect.method import Download, methods
 from idiolect.models import build
 from idiolect.optim import SGD, Adam
 from idiolect.phase import Phase
-from idiolect.task import Batch, Task
+from idiolect.task import Task
 from idiolect.testing import play, require_equal, tiny_plan
 
 
@@ -79,18 +78,6 @@ def test_gradients_of_dense_networks_written_out_equal_the_traced_ones(method, o
     monkeypatch.setattr("idiolect.engines.stack.dense_of", lambda task: None)
     traced = play(tiny_plan(method, rounds=1, optimizer=optimizer), lambda plan: Workers(plan, 1, chunk=5))
     require_equal(written, traced, "written out", 1e-4)
-
-
-def test_the_written_out_gradient_equals_autograd():
-    task = tiny_plan("fedavg").tasks[0]
-    batch = Batch(torch.randn(5, 4), torch.tensor([0, 2, 1, 1, 0]), torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0]))
-    grads, scored = autograd(lambda part: task.loss(part["params"], {}, batch), {"params": task.net.params})
-    written = dense_of(task).grad("params", task.net.params, batch, None)
-    for name, leaf in grads["params"].items():
-        assert torch.allclose(written.tree[name], leaf, atol=1e-6)
-    assert torch.allclose(written.scored.loss, scored.loss)
-    assert torch.equal(written.scored.outputs, scored.outputs)
-    assert torch.equal(written.scored.features, scored.features)
 
 
 def test_plain_sgd_is_told_from_every_other_step():

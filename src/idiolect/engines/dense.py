@@ -3,7 +3,8 @@ differentiate, for any method; where the method's own step is plain SGD, the who
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -97,25 +98,42 @@ class Dense:
         chosen = {name: grads[name] for name in params if part is None or name in part}
         return Grad({slot: chosen}, Scored(passed.loss, passed.logits, passed.inputs[-1], {}))
 
-    def step_(self, ctx: Context, work: Slots, batch: Batch) -> None:
-        """A plain SGD step of the first clients of a stack, in place: as many as the batch has."""
-        rows, part = len(batch.x), ctx.phase.part
+    def steps_(self, ctx: Context, work: Slots, batches: Batch) -> None:
+        """Plain SGD steps of the first clients of a stack, as many as batches [steps, clients, ...] have, in place."""
+        counts = batches.weight.sum(2)
+        rows, part = counts.shape[1], ctx.phase.part
+        trained = [part is None or layer.weight in part for layer in self.layers]
         params = {name: leaf[:rows] for name, leaf in work["params"].items()}
-        passed = self.forward(params, batch, batch.x.flatten(2))
-        for layer, slope, x in self.backward(params, passed):
-            if part is None or layer.weight in part:
-                params[layer.weight].baddbmm_(slope.mT, x, alpha=-ctx.rate)
-                if layer.bias is not None:
-                    params[layer.bias].sub_(slope.sum(1), alpha=ctx.rate)
-        count = batch.weight.sum(1)
-        work["log"]["loss"][:rows].addcmul_(passed.loss, count)
-        work["log"]["samples"][:rows].add_(count)
+        losses = self.descend_(params, batches, trained, ctx.rate)
+        work["log"]["loss"][:rows] += (losses * counts).sum(0)
+        work["log"]["samples"][:rows] += counts.sum(0)
+
+    def descend_(self, params: Tree, batches: Batch, trained: Sequence[bool], rate: float) -> Tensor:
+        """The steps of `steps_`; gives the losses before each, [steps, clients]."""
+        losses = []
+        for leaves in zip(*batches, strict=True):
+            batch = Batch(*leaves)
+            passed = self.forward(params, batch, batch.x.flatten(2))
+            losses.append(passed.loss)
+            for layer, slope, x in self.backward(params, passed):
+                if trained[self.layers.index(layer)]:
+                    params[layer.weight].baddbmm_(slope.mT, x, alpha=-rate)
+                    if layer.bias is not None:
+                        params[layer.bias].sub_(slope.sum(1), alpha=rate)
+        return torch.stack(losses)
 
 
 def dense_of(task: Task) -> Dense | None:
     """The written-out form of a task's network and loss, or None where it has none."""
     layers = dense_layers(task)
-    return Dense(layers) if layers else None
+    if not layers:
+        return None
+    if {(leaf.dtype, leaf.device.type) for leaf in task.net.params.values()} == {(torch.float32, "cpu")}:
+        with suppress(ImportError):
+            from .dense_steps import CompiledDense
+
+            return CompiledDense(layers)
+    return Dense(layers)
 
 
 def is_plain(plan: Plan, phase: Phase) -> bool:

@@ -153,8 +153,7 @@ class Stack:
                 work = {**work, "params": owned(work["params"]), "log": owned(work["log"])}
             for run in Feeder(self, phase).runs():
                 if plain is not None:  # the largest clients come first, so that rows are always the first ones
-                    for leaves in zip(*run.drawn[0], strict=True):
-                        plain.step_(self.ctx, work, Batch(*leaves))
+                    plain.steps_(self.ctx, work, Batch(*run.drawn[0]))
                 else:
                     steps_of_run = self.traced(partial(self._steps, run), run.rows, 1)
                     work = merged(work, steps_of_run(sliced(work, run.rows), run.drawn, run.noise), run.rows)

@@ -1,0 +1,232 @@
+"""Whole steps of dense networks, compiled: client by client, so that a model stays in the cache for all steps that are
+asked for. Activations are kept with one line per unit, `[units, samples]`. Needs numba; `dense.py` says what is
+computed, in plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..compiled import kept
+from ..context import Grad
+from ..products import LANES, multiply, turn
+from ..task import Batch, Scored
+from ..tree import Tree
+from .dense import Dense
+
+NONE = np.empty((0, 0, 0), np.float32)
+
+
+class CompiledDense(Dense):
+    """A dense network whose gradients and steps are compiled."""
+
+    def grad(self, slot: str, params: Mapping[str, Tensor], batch: Batch, part: frozenset[str] | None) -> Grad:
+        """The gradient of one client's loss with respect to `part` of its model, for `Context.grad`."""
+        x = batch.x.flatten(1)
+        if not self.fits(params, x):
+            return super().grad(slot, params, batch, part)
+        wanted, depth = [name for name in params if part is None or name in part], len(self.layers)
+        trained = [layer.weight in wanted or layer.bias in wanted for layer in self.layers]
+        share = batch.weight / batch.weight.sum()
+        found = gradients(*self.leaves(params), self.relus, trained, x, batch.y, share)
+        names = [layer.weight for layer in self.layers] + [layer.bias for layer in self.layers]
+        grads = dict(zip(names, found, strict=False))
+        loss, logits, features = found[2 * depth :]
+        return Grad({slot: {name: grads[name] for name in wanted}}, Scored(loss, logits, features, {}))
+
+    def descend_(self, params: Tree, batches: Batch, trained: Sequence[bool], rate: float) -> Tensor:
+        """Plain SGD steps of a stack, in place; the losses before each."""
+        x, (weights, biases) = batches.x.flatten(3), self.leaves(params)
+        if not self.fits(params, x):
+            return super().descend_(params, batches, trained, rate)
+        share = batches.weight / batches.weight.sum(2, keepdim=True)
+        to, losses = (flat(weights), flat(biases)), torch.empty(share.shape[:2])
+        network, drawn = described(weights, self.relus, trained), numbers(x, batches.y, share)
+        dense_steps(*to, *to, *network, *drawn, -rate, True, losses.numpy(), NONE, NONE)
+        return losses
+
+    def fits(self, params: Mapping[str, Tensor], x: Tensor) -> bool:
+        """Whether inputs are what the network takes; if not, PyTorch says what is wrong."""
+        return x.dtype == torch.float32 and x.shape[-1] == params[self.layers[0].weight].shape[-1]
+
+    @property
+    def relus(self) -> list[bool]:
+        """Which layers a ReLU follows."""
+        return [layer.relu for layer in self.layers]
+
+    def leaves(self, params: Mapping[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Weights and biases; a bias that a layer does not have is empty."""
+        weights = [params[layer.weight] for layer in self.layers]
+        none = weights[0].new_empty(0)
+        return weights, [none if layer.bias is None else params[layer.bias] for layer in self.layers]
+
+
+@torch.library.custom_op("idiolect::dense_gradients", mutates_args=())
+def gradients(
+    weights: list[Tensor], biases: list[Tensor], relus: list[bool], trained: list[bool], x: Tensor, y: Tensor,
+    share: Tensor,
+) -> list[Tensor]:  # fmt: skip
+    """Gradients of the weights and of the biases (empty where they are not trained), the loss, the logits, and the
+    features that enter the last layer; of one client or, with one more axis in front of everything, of many."""
+
+    def room(leaves: list[Tensor]) -> list[Tensor]:
+        return [leaf.new_empty(leaf.shape if each else 0) for leaf, each in zip(leaves, trained, strict=True)]
+
+    to_weights, to_biases = room(weights), room(biases)
+    outputs, width = weights[-1].shape[-2:]
+    losses, logits, features = (x.new_empty(shape) for shape in (y.shape[:-1], (*y.shape, outputs), (*y.shape, width)))
+    made = losses.view(1, -1), logits.view(-1, *logits.shape[-2:]), features.view(-1, *features.shape[-2:])
+    drawn = numbers(*(leaf.reshape(1, -1, *leaf.shape[y.ndim - 1 :]) for leaf in (x, y, share)))
+    given = (flat(leaves) for leaves in (weights, biases, to_weights, to_biases))
+    dense_steps(*given, *described(weights, relus, trained), *drawn, 1.0, False, *(each.numpy() for each in made))
+    return [*to_weights, *to_biases, losses, logits, features]
+
+
+@gradients.register_vmap
+def _(info: Any, axes: Any, weights: Any, biases: Any, relus: Any, trained: Any, x: Any, y: Any, share: Any) -> Any:
+    """One more axis in front of everything."""
+
+    def fronted(leaf: Tensor, axis: int | None) -> Tensor:
+        return leaf.expand(info.batch_size, *leaf.shape) if axis is None else leaf.movedim(axis, 0)
+
+    stacks = [list(map(fronted, *each)) for each in ((weights, axes[0]), (biases, axes[1]))]
+    found = gradients(*stacks, relus, trained, *map(fronted, (x, y, share), axes[4:]))
+    found = [leaf if leaf.numel() else leaf.new_empty(info.batch_size, 0) for leaf in found]
+    return found, [0] * len(found)
+
+
+def flat(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Leaves as flat arrays; those that lie in one piece share their memory."""
+    return tuple(leaf.contiguous().view(-1).numpy() for leaf in leaves)
+
+
+def described(weights: Sequence[Tensor], relus: Sequence[bool], trained: Sequence[bool]) -> tuple[Any, Any, Any]:
+    """The widths of a network, and two facts per layer."""
+    return np.array([weights[0].shape[-1], *(each.shape[-2] for each in weights)]), np.array(relus), np.array(trained)
+
+
+def numbers(x: Tensor, y: Tensor, share: Tensor) -> tuple[Any, Any, Any]:
+    """Inputs, targets and weights of some steps as arrays."""
+    return x.contiguous().view(-1).numpy(), y.contiguous().numpy(), share.contiguous().numpy()
+
+
+@kept
+def dense_steps(
+    weights: Any, biases: Any, to_weights: Any, to_biases: Any, widths: Any, relus: Any, trained: Any, x: Any, y: Any,
+    share: Any, scale: float, onto: bool, losses: Any, logits: Any, features: Any,
+) -> None:  # fmt: skip
+    """Forward and backward passes of n clients' networks, some steps one after another.
+
+    Args:
+        weights, biases: per layer one flat array with those of all clients; a bias may be empty.
+        to_weights, to_biases: where the gradients go, times `scale`; increased by them, if `onto` (to step, they are
+            the weights themselves and the scale is minus the rate), else replaced.
+        widths: of the inputs and of every layer.
+        relus, trained: per layer, whether a ReLU follows it and whether it gets a gradient.
+        x, y, share: inputs (flat), classes and weights in the loss, [steps, clients, samples].
+        losses: [steps, clients], to be filled.
+        logits, features: [clients, samples, ...], filled with those of the last step; not, if they are empty.
+    """
+    steps, clients, samples = y.shape
+    depth, line, lowest = len(relus), -(-samples // LANES) * LANES, 0
+    while lowest < depth and not trained[lowest]:
+        lowest += 1
+    starts = np.zeros(depth + 2, np.int64)
+    starts[1:] = np.cumsum(widths)
+    turned = np.zeros(starts[-1] * line, np.float32)  # all activations, [units, samples]
+    plain = np.zeros(max(1, starts[-2] * samples), np.float32)  # those that enter layers, [samples, units]
+    slopes, before = np.zeros(widths.max() * line, np.float32), np.zeros(widths.max() * line, np.float32)
+    for client in range(clients):
+        for step in range(steps):
+            first = (step * clients + client) * samples * widths[0]
+            turn(x, first, widths[0], samples, widths[0], turned, 0, line)
+            for layer in range(depth):
+                forward(weights[layer], biases[layer], client, widths[layer : layer + 2], relus[layer], turned,
+                        starts[layer] * line, starts[layer + 1] * line, line)  # fmt: skip
+                if layer + 1 < depth:
+                    at = starts[layer + 1]
+                    turn(turned, at * line, line, widths[layer + 1], samples, plain, at * samples, widths[layer + 1])
+            top = turned[starts[depth] * line :]
+            losses[step, client] = slope_of_loss(top, line, widths[depth], y[step, client], share[step, client], scale,
+                                                 slopes)  # fmt: skip
+            for layer in range(depth - 1, lowest - 1, -1):
+                width, inputs = widths[layer + 1], widths[layer]
+                if layer > lowest:
+                    multiply(before, 0, line, inputs, line, weights[layer], client * width * inputs, 1, inputs, slopes,
+                             0, line, width, False)  # fmt: skip
+                if trained[layer]:
+                    entered, at = (plain, starts[layer] * samples) if layer else (x, first)
+                    multiply(to_weights[layer], client * width * inputs, inputs, width, inputs, slopes, 0, line, 1,
+                             entered, at, inputs, samples, onto)  # fmt: skip
+                    add_sums(slopes, line, width, samples, to_biases[layer], client * width, onto)
+                if layer > lowest:
+                    if relus[layer - 1]:
+                        stop(before, turned, starts[layer] * line, inputs * line)
+                    slopes, before = before, slopes
+        if logits.size:
+            turn(turned, starts[depth] * line, line, widths[depth], samples, logits[client].reshape(-1), 0,
+                 widths[depth])  # fmt: skip
+            entered, at = (plain, starts[depth - 1] * samples) if depth > 1 else (x, first)
+            last = features[client].reshape(-1)
+            last[:] = entered[at : at + len(last)]
+
+
+@kept
+def forward(
+    weight: Any, bias: Any, client: int, widths: Any, relu: bool, turned: Any, at: int, to_at: int, line: int
+) -> None:
+    """One layer."""
+    inputs, outputs = widths
+    for unit in range(outputs):
+        start = bias[client * outputs + unit] if len(bias) else np.float32(0)
+        for place in range(to_at + unit * line, to_at + (unit + 1) * line):
+            turned[place] = start
+    multiply(turned, to_at, line, outputs, line, weight, client * outputs * inputs, inputs, 1, turned, at, line, inputs,
+             True)  # fmt: skip
+    if relu:
+        for place in range(to_at, to_at + outputs * line):
+            turned[place] = np.float32(0) if turned[place] < 0 else turned[place]
+
+
+@kept
+def slope_of_loss(z: Any, line: int, classes: int, y: Any, share: Any, scale: float, slopes: Any) -> Any:
+    """The cross-entropy, and `scale` times its slope in the logits."""
+    loss = np.float32(0)
+    slopes[: classes * line] = 0
+    for sample in range(len(y)):
+        if not 0 <= y[sample] < classes:
+            raise IndexError("a target is not among the classes that the network has outputs for")
+        largest = z[sample]
+        for unit in range(1, classes):
+            largest = max(largest, z[unit * line + sample])
+        total = np.float32(0)
+        for unit in range(classes):
+            slopes[unit * line + sample] = np.exp(z[unit * line + sample] - largest)
+            total += slopes[unit * line + sample]
+        factor, target = np.float32(scale) * share[sample], y[sample] * line + sample
+        for unit in range(classes):
+            slopes[unit * line + sample] *= factor / total
+        slopes[target] -= factor
+        loss += share[sample] * (largest + np.log(total) - z[target])
+    return loss
+
+
+@kept
+def stop(slopes: Any, turned: Any, at: int, count: int) -> None:
+    """No slope behind a ReLU that gave zero."""
+    for place in range(count):
+        slopes[place] = np.float32(0) if turned[at + place] <= 0 else slopes[place]
+
+
+@kept
+def add_sums(slopes: Any, line: int, width: int, samples: int, to: Any, at: int, onto: bool) -> None:
+    """The gradient of a bias, if there is one."""
+    for unit in range(width if len(to) else 0):
+        total = to[at + unit] if onto else np.float32(0)
+        for sample in range(samples):
+            total += slopes[unit * line + sample]
+        to[at + unit] = total
