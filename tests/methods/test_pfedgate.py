@@ -674,6 +674,39 @@ def test_a_pool_that_does_not_fit_is_found_before_anything_runs():
         tiny_plan("pfedgate(gate_pool=2)")
 
 
+class Wide:
+    """Images that a gate per row, of LeNet-5w, could look at in full only if it were seven times as large."""
+
+    input_shape, outputs, tokens = (3, 32, 32), 10, False
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "pool"),
+    [
+        ("lenet5w", "split=structured", 4),
+        ("lenet5w", "split=structured, shared_path=true", 4),
+        ("lenet5w", "split=structured, gate_pool=1", 1),
+        ("lenet5w", "split=structured, gate_pool=8", 8),
+        ("lenet5w", "split=blocks", 1),
+        ("mlp(hidden=[4])", "split=structured", 4),
+    ],
+)
+def test_a_gate_per_row_is_at_most_half_as_large_as_the_model(model, options, pool):
+    task = Task(build(model, Wide()), (torch.randn(2, 3, 32, 32), torch.tensor([0, 1])), classes=10)
+    gate = methods.build(f"pfedgate({options})").modules(task)["gate"]
+    assert gate.pool == pool
+    if "gate_pool" not in options and "structured" in options:
+        assert sum(leaf.numel() for leaf in gate.parameters()) <= tree.size(task.net.params) / 2
+
+
+def test_vectors_are_not_pooled_however_large_the_gate():
+    task = one_layer(50, 2)
+    task = Task(nn.Sequential(nn.Linear(50, 9), nn.Linear(9, 2)), task.example, loss=task.loss_fn)
+    gate = methods.build("pfedgate(split=structured)").modules(task)["gate"]
+    assert gate.pool == 1
+    assert sum(leaf.numel() for leaf in gate.parameters()) > tree.size(task.net.params) / 2
+
+
 @pytest.mark.parametrize(
     ("expression", "words"),
     [

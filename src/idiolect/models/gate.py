@@ -4,7 +4,7 @@ gates are put on is the method's affair. Its norms weigh the samples, so padding
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 
 import torch
@@ -129,12 +129,12 @@ class Gate(nn.Module):
         bias: float = 0.0,
     ) -> None:
         super().__init__()
-        if pool > 1 and (len(shape) not in POOLS or min(shape[1:]) < pool):
+        if not can_pool(shape, pool):
             raise ModelError(
                 f"gate_pool={pool} averages squares of positions, but a sample has the shape {list(shape)}; pool inputs"
                 " that have channels and at least so many positions along each axis, or choose gate_pool=1"
             )
-        self.pool, self.gates = pool, gates
+        self.shape, self.pool, self.gates = shape, pool, gates
         channels = shape[0] if shape else 1
         positions = math.prod(side // pool for side in shape[1:])
         outputs = gates if shared_path else 2 * gates
@@ -156,6 +156,26 @@ class Gate(nn.Module):
         if self.post is not None:
             raw = self.post(raw, weight)
         return raw.sigmoid().reshape(len(x), -1, self.gates)
+
+
+def can_pool(shape: tuple[int, ...], pool: int) -> bool:
+    """Whether samples of a shape have channels, and squares of so many positions."""
+    return pool == 1 or (len(shape) in POOLS and min(shape[1:]) >= pool)
+
+
+def smallest_pool(made: Callable[..., Gate], largest: int) -> int:
+    """The smallest power of two with which a gate has at most `largest` parameters, as far as its inputs can be pooled.
+
+    >>> smallest_pool(lambda pool: Gate((3, 32, 32), 300, pool=pool), largest=128_415)
+    4
+    >>> smallest_pool(lambda pool: Gate((50,), 300, pool=pool), largest=10)
+    1
+    """
+    with torch.device("meta"):  # shapes only
+        gate = made(pool=1)
+        while sum(leaf.numel() for leaf in gate.parameters()) > largest and can_pool(gate.shape, 2 * gate.pool):
+            gate = made(pool=2 * gate.pool)
+    return gate.pool
 
 
 def gate_input(model: nn.Module, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
