@@ -38,10 +38,11 @@ def sent(plan):
 def steps(plan, index=0):
     """Each local step of a client: the slots before and after it, and the coordinates that were active in it."""
     ctx, work = begun(plan, index)
+    split = plan.method.cut(ctx.task, ctx.variant)
     for batch in batches(plan, ctx, 0):
-        none = {n: torch.zeros_like(mask) for n, mask in work[SENT].items()}
+        none = {n: torch.zeros_like(mark) for n, mark in work[SENT].items()}
         after = plan.method.step(ctx, {**work, SENT: none}, batch)
-        yield work, after, after[SENT]
+        yield work, after, split.masks(after[SENT])
         work = {**after, SENT: tree.map(torch.logical_or, work[SENT], after[SENT])}
 
 
@@ -139,7 +140,7 @@ def test_with_a_budget_the_model_learns_from_active_blocks_and_scores_from_all()
     params = {name: leaf.clone().requires_grad_() for name, leaf in task.net.params.items()}
     scale, active = method.choose(split, gates, 0.4)
     task.loss(*split.thin(params, {}, scale, active), batch).loss.backward()
-    masks = split.masks(active)
+    masks = split.masks(split.marks(active))
     assert 0 < int((~active).sum()) < split.count
     for name, leaf in params.items():
         assert leaf.grad[masks[name]].any()
@@ -210,7 +211,7 @@ def test_norms_have_no_gates_and_are_always_active():
     plan = tiny_plan("pfedgate", norm=True)
     split = plan.method.cut(plan.tasks[0], 0.5)
     assert not {"1.weight", "1.bias"} & set(split.sizes)
-    masks = split.masks(torch.zeros(split.count, dtype=torch.bool))
+    masks = split.masks(split.marks(torch.zeros(split.count, dtype=torch.bool)))
     assert {name for name, mask in masks.items() if mask.all()} == {"1.weight", "1.bias"}
     thin, _ = split.thin(plan.tasks[0].net.params, {}, torch.zeros(split.count), torch.zeros(split.count, dtype=bool))
     assert torch.equal(thin["1.weight"], plan.tasks[0].net.params["1.weight"])
@@ -426,7 +427,7 @@ def test_gradients_reach_gathered_rows_and_inputs_only():
     params = {name: leaf.clone().requires_grad_() for name, leaf in task.net.params.items()}
     batch = Batch(torch.randn(5, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1]), torch.ones(5))
     task.loss(*split.thin(params, task.net.buffers, torch.ones(10), active), batch).loss.backward()
-    masks = split.masks(active)
+    masks = split.masks(split.marks(active))
     for name, leaf in params.items():
         assert not leaf.grad[~masks[name]].any()
     assert masks["conv.weight"].flatten(1).all(1).tolist() == [False, True, False, True]

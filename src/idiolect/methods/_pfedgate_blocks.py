@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import torch
@@ -41,8 +42,16 @@ class Split(Protocol):
         """The buffers after such a run, in the model's own shapes."""
         ...
 
-    def masks(self, active: Tensor) -> Tree:
-        """Which of the model's coordinates take part."""
+    def marks(self, active: Tensor) -> Tree:
+        """What takes part, in few truth values: of several batches these can be joined by `or`."""
+        ...
+
+    def masks(self, marks: Tree) -> Tree:
+        """Which of the model's coordinates take part, laid out like the model."""
+        ...
+
+    def share(self, active: Tensor) -> Tensor:
+        """The share of the model's coordinates that take part."""
         ...
 
 
@@ -116,9 +125,15 @@ class Blocks:
 
     def spread(self, values: Tensor) -> Tree:
         """One value per block, laid out like the tensors."""
-        flat = torch.cat([value.expand(size) for value, size in zip(values.unbind(), self.flat, strict=True)])
-        parts = torch.split(flat, [sum(each) for each in self.sizes.values()])
-        return {n: part.reshape(self.task.net.params[n].shape) for n, part in zip(self.sizes, parts, strict=True)}
+        found, start = Tree(), 0
+        for name, sizes in self.sizes.items():
+            parts = []
+            for size, same in groupby(sizes):  # neighbours of one size are one piece
+                count = len(list(same))
+                parts.append(values[start : start + count, None].expand(count, size).reshape(-1))
+                start += count
+            found[name] = torch.cat(parts).reshape(self.task.net.params[name].shape)
+        return found
 
     def thin(self, params: Tree, buffers: Tree, scale: Tensor, active: Tensor) -> tuple[Tree, Tree]:
         """The block-wise product of model and gates."""
@@ -129,7 +144,16 @@ class Blocks:
         """The buffers as they are: all channels were computed."""
         return stats
 
-    def masks(self, active: Tensor) -> Tree:
+    def marks(self, active: Tensor) -> Tree:
+        """The active blocks."""
+        return {"blocks": active}
+
+    def masks(self, marks: Tree) -> Tree:
         """The active blocks, and all of the norms."""
         whole = {n: torch.ones_like(leaf, dtype=torch.bool) for n, leaf in self.task.net.params.items()}
-        return {**whole, **self.spread(active)}
+        return {**whole, **self.spread(marks["blocks"])}
+
+    def share(self, active: Tensor) -> Tensor:
+        """The share of the active blocks and of the norms."""
+        sizes = torch.tensor(self.flat, device=active.device)
+        return ((active * sizes).sum() + self.ungated) / tree.size(self.task.net.params)

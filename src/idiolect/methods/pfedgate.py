@@ -16,7 +16,7 @@ from .. import tree
 from ..analysis.blocks import Solver
 from ..context import Context, Grad, LossFn, ServerContext, buffers_of
 from ..errors import OptionError
-from ..method import Method, Paper, Phase, Upload, register, running_stats
+from ..method import Method, Paper, Phase, Upload, overrides, register, running_stats
 from ..models.gate import Gate, gate_input, smallest_pool
 from ..options import option
 from ..task import Batch, Scored, Task
@@ -250,8 +250,9 @@ class PFedGate(Method):
     def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
         """The shared model and the private gate; so far nothing is to be sent."""
         work = super().begin(ctx, client, download)
-        nothing = {name: torch.zeros_like(leaf, dtype=torch.bool) for name, leaf in work["params"].items()}
-        return {**work, **_gate_of(client), TALLY: tally.restarted(client[TALLY]), SENT: nothing}
+        split = self.cut(ctx.task, ctx.variant)
+        nothing = split.marks(torch.zeros(split.count, dtype=torch.bool, device=_device(ctx.task)))
+        return {**work, **_gate_of(client), TALLY: tally.restarted(client[TALLY]), SENT: tree.zeros_like(nothing)}
 
     def phases(self, ctx: Context) -> Sequence[Phase]:
         """Model and gate together."""
@@ -272,19 +273,21 @@ class PFedGate(Method):
             after = move(after, slot, own, self.gate_lr if slot == GATE else None)
         gates = _unpack(TALLY, found)
         active = gates.pop("active")
-        masks = split.masks(active)
-        after = {**after, **tally.only_active(work, after, masks)}
+        marks = split.marks(active)
+        if not ctx.optimizer.needs_gradient or overrides(ctx.method, "update"):  # else zero gradients keep them still
+            after = {**after, **tally.only_active(work, after, split.masks(marks))}
         if TALLY in work:
-            after[TALLY] = tally.added(work[TALLY], gates, active, masks, batch.weight.sum())
+            after[TALLY] = tally.added(work[TALLY], gates, active, split.share(active), batch.weight.sum())
         if SENT in work:
-            after[SENT] = tree.map(torch.logical_or, work[SENT], masks)
+            after[SENT] = tree.map(torch.logical_or, work[SENT], marks)
         return after
 
     def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the gate; of the model send what was active in some batch."""
         client, upload = super().end(ctx, client, work)
-        own = {**_gate_of(work), TALLY: {**work[TALLY], "sent": tally.share(work[SENT])}}
-        return {**client, **own}, replace(upload, masks={"params": tree.drop(work[SENT], self.kept(ctx))})
+        sent = self.cut(ctx.task, ctx.variant).masks(work[SENT])
+        own = {**_gate_of(work), TALLY: {**work[TALLY], "sent": tally.share(sent)}}
+        return {**client, **own}, replace(upload, masks={"params": tree.drop(sent, self.kept(ctx))})
 
     def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
         """The share of the model that was active, on average, and that was sent; and each layer's mean gate."""
