@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
@@ -123,22 +124,15 @@ class Blocks:
         mandatory = torch.tensor(first, device=scores.device)
         return select_blocks(scores, self.flat, self.budget - self.ungated, mandatory, self.solver)
 
-    def spread(self, values: Tensor) -> Tree:
-        """One value per block, laid out like the tensors."""
-        found, start = Tree(), 0
-        for name, sizes in self.sizes.items():
-            parts = []
-            for size, same in groupby(sizes):  # neighbours of one size are one piece
-                count = len(list(same))
-                parts.append(values[start : start + count, None].expand(count, size).reshape(-1))
-                start += count
-            found[name] = torch.cat(parts).reshape(self.task.net.params[name].shape)
-        return found
+    def times(self, leaves: Tree, values: Tensor) -> Tree:
+        """The gated tensors, each block times its value; the others as they are."""
+        gates = torch.split(values, [len(each) for each in self.sizes.values()])
+        found = zip(self.sizes.items(), gates, strict=True)
+        return {**leaves, **{name: _times(leaves[name], sizes, each) for (name, sizes), each in found}}
 
     def thin(self, params: Tree, buffers: Tree, scale: Tensor, active: Tensor) -> tuple[Tree, Tree]:
         """The block-wise product of model and gates."""
-        gates = self.spread(scale)
-        return {n: leaf * gates[n].to(leaf.dtype) if n in gates else leaf for n, leaf in params.items()}, buffers
+        return self.times(params, scale), buffers
 
     def restore(self, stats: Tree, buffers: Tree, active: Tensor) -> Tree:
         """The buffers as they are: all channels were computed."""
@@ -151,9 +145,22 @@ class Blocks:
     def masks(self, marks: Tree) -> Tree:
         """The active blocks, and all of the norms."""
         whole = {n: torch.ones_like(leaf, dtype=torch.bool) for n, leaf in self.task.net.params.items()}
-        return {**whole, **self.spread(marks["blocks"])}
+        return self.times(whole, marks["blocks"])
 
     def share(self, active: Tensor) -> Tensor:
         """The share of the active blocks and of the norms."""
         sizes = torch.tensor(self.flat, device=active.device)
         return ((active * sizes).sum() + self.ungated) / tree.size(self.task.net.params)
+
+
+def _times(leaf: Tensor, sizes: Sequence[int], values: Tensor) -> Tensor:
+    """A tensor of blocks, each times its value. Neighbours of one size are the rows of a matrix.
+
+    >>> _times(torch.ones(5), (1, 2, 2), torch.tensor([1.0, 2.0, 3.0]))
+    tensor([1., 2., 2., 3., 3.])
+    """
+    runs = [(len(list(same)), size) for size, same in groupby(sizes)]
+    pieces = torch.split(leaf.reshape(-1), [count * size for count, size in runs])
+    gates = torch.split(values.to(leaf.dtype), [count for count, _ in runs])
+    done = [each.view(len(own), -1) * own[:, None] for each, own in zip(pieces, gates, strict=True)]
+    return (torch.cat([each.view(-1) for each in done]) if len(done) > 1 else done[0]).view(leaf.shape)

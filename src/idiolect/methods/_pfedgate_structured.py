@@ -95,33 +95,42 @@ class Rows:
         best = torch.cat([order[: layer.kept] + layer.gates.start for order, layer in orders])
         return torch.zeros_like(scores, dtype=torch.bool).index_fill(0, best, True)
 
-    def stay(self, active: Tensor) -> list[Tensor | None]:
-        """For each layer the indices of the rows that stay, in their order; None where all do."""
-        counts = [layer.kept for layer in self.hidden]
-        found = torch.split(active.logical_not().to(torch.uint8).argsort(stable=True)[: sum(counts)], counts)
-        pairs = zip(self.hidden, found, strict=True)
-        return [here - layer.gates.start if layer.kept < layer.rows else None for layer, here in pairs] + [None]
+    def opened(self, active: Tensor) -> Tensor:
+        """The indices of the gates that are open, in their order."""
+        return active.logical_not().to(torch.uint8).argsort(stable=True)[: sum(layer.kept for layer in self.hidden)]
+
+    def by_layer(self, opened: Tensor) -> tuple[Tensor, ...]:
+        """What belongs to open gates, layer by layer; the output layer has nothing."""
+        return torch.split(opened, [layer.kept * layer.gated for layer in self.layers])
+
+    def stay(self, opened: Tensor) -> list[Tensor | None]:
+        """For each layer the indices of the rows that stay; None where all do."""
+        pairs = zip(self.layers, self.by_layer(opened), strict=True)
+        return [here - layer.gates.start if layer.kept < layer.rows else None for layer, here in pairs]
 
     def thin(self, params: Tree, buffers: Tree, scale: Tensor, active: Tensor) -> tuple[Tree, Tree]:
         """The tensors that the model runs on: gathered, rows times their gates."""
         small, rows_before, chosen_before = {**params, **buffers}, 0, None
-        for layer, chosen in zip(self.layers, self.stay(active), strict=True):
+        opened = self.opened(active)
+        gates = self.by_layer(scale.index_select(0, opened))
+        for layer, chosen, own in zip(self.layers, self.stay(opened), gates, strict=True):
             for name in layer.names:
                 small[name] = _gather(small[name], chosen)
-            gates = _gather(scale[layer.gates], chosen)
             for name in layer.unit.params:
                 leaf = small[name]
                 if leaf.ndim > 1 and chosen_before is not None:  # channels that were flattened stay together
                     apart = leaf.reshape(len(leaf), rows_before, -1, *leaf.shape[2:])
                     leaf = apart.index_select(1, chosen_before).flatten(1, 2)
-                small[name] = leaf * _as_rows(gates.to(leaf.dtype), leaf) if layer.gated else leaf
+                small[name] = leaf * _as_rows(own.to(leaf.dtype), leaf) if layer.gated else leaf
             rows_before, chosen_before = layer.rows, chosen
         return {name: small[name] for name in params}, {name: small[name] for name in buffers}
 
     def restore(self, stats: Tree, buffers: Tree, active: Tensor) -> Tree:
         """The statistics of channels that were computed, back in their places among all channels."""
+        if not buffers:
+            return stats
         full = dict(stats)
-        for layer, chosen in zip(self.layers, self.stay(active) if stats else (), strict=False):
+        for layer, chosen in zip(self.layers, self.stay(self.opened(active)), strict=True):
             for name in layer.names:
                 if chosen is not None and name in buffers and buffers[name].ndim:
                     full[name] = buffers[name].scatter(0, chosen, stats[name])
