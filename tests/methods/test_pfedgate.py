@@ -14,7 +14,7 @@ from idiolect.errors import ModelError, OptionError
 from idiolect.method import Phase, Upload, methods
 from idiolect.methods._pfedgate_blocks import Blocks
 from idiolect.methods._pfedgate_structured import Rows
-from idiolect.methods.pfedgate import GATE, SENT, TALLY
+from idiolect.methods.pfedgate import GATE, SENT, TALLY, PFedGate
 from idiolect.models import build
 from idiolect.optim import SGD, Adam
 from idiolect.run.result import Predictor
@@ -281,6 +281,34 @@ def test_inactive_coordinates_do_not_move_whatever_the_optimiser(optimizer, spli
             for name, leaf in before[slot].items():
                 assert torch.equal(after[slot][name][~mask[name]], leaf[~mask[name]]), (slot, name)
         assert any(not torch.equal(after["params"][n], leaf) for n, leaf in before["params"].items())
+
+
+class Drifting(PFedGate):
+    """A method whose every step also moves all of the model a little."""
+
+    def update(self, ctx, work, slot, grad, batch, lr):
+        after = super().update(ctx, work, slot, grad, batch, lr)
+        return {**after, "params": tree.map(lambda leaf: leaf + 0.1, after["params"])}
+
+
+@pytest.mark.parametrize("split", ["blocks", "structured"])
+@pytest.mark.parametrize("kind", [PFedGate, Drifting])
+def test_inactive_coordinates_do_not_move_without_a_state_either(kind, split):
+    plan = replace(tiny_plan("pfedgate"), method=kind(s=0.4, split=split), optimizer=SGD(clip=1.0))
+    for before, after, mask in steps(plan):
+        for name, leaf in before["params"].items():
+            assert torch.equal(after["params"][name][~mask[name]], leaf[~mask[name]]), name
+        assert any(not torch.equal(after["params"][n], leaf) for n, leaf in before["params"].items())
+
+
+@pytest.mark.parametrize("split", ["blocks", "structured"])
+def test_the_share_of_a_batch_is_that_of_its_masks(split):
+    task = chain()
+    cut = methods.build(f"pfedgate(s=0.5, split={split})").cut(task, 0.5)
+    active = cut.select(torch.rand(cut.count))
+    masks = cut.masks(cut.marks(active))
+    assert {name: mask.shape for name, mask in masks.items()} == {n: leaf.shape for n, leaf in task.net.params.items()}
+    assert float(cut.share(active)) == pytest.approx(counted(masks) / tree.size(masks))
 
 
 @pytest.mark.parametrize("split", ["blocks", "structured"])
