@@ -22,7 +22,7 @@ from idiolect.registry import split
 
 # Methods that take turns with one FedAvg.
 GROUP = 7
-EXTRA = ("pfedgate(s=1)", "pfedgate(s=0.3, split=structured)", "pfedgate(s=0.3, split=structured, gate_pool=4)")
+EXTRA = ("pfedgate(s=1)", "pfedgate(s=0.3, split=structured)", "pfedgate(s=0.3, split=structured, gate_pool=1)")
 
 
 def started(work: Work, data: Federation, engine: str, names: list[str]) -> dict[str, Ours]:

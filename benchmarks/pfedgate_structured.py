@@ -25,7 +25,7 @@ from idiolect.models import LeNet5w
 from idiolect.net import Net
 from idiolect.optim import SGD
 
-VARIANTS = [f"pfedgate(s={s}, split=structured{pool})" for pool in ("", ", gate_pool=4") for s in ("1.0", "0.5", "0.3")]
+VARIANTS = [f"pfedgate(s={s}, split=structured{pool})" for pool in (", gate_pool=1", "") for s in ("1.0", "0.5", "0.3")]
 
 
 @dataclass

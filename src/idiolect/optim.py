@@ -23,6 +23,11 @@ class Optimizer(Options):
     weight_decay: float = option(0.0, min=0.0, help="L2 penalty added to the gradient")
     clip: float | None = option(None, above=0.0, help="largest gradient norm; larger ones are scaled down")
 
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether a coordinate certainly stays where it is while its gradient is zero."""
+        return False
+
     def init(self, params: Mapping[str, Tensor]) -> Slots:
         """The state before the first step: one tree per quantity."""
         return {}
@@ -57,6 +62,11 @@ class SGD(Optimizer):
     """Stochastic gradient descent, with PyTorch's momentum: m <- mu m + g, p <- p - lr m."""
 
     momentum: float = option(0.0, min=0.0, below=1.0, help="share of the last move that is kept")
+
+    @property
+    def needs_gradient(self) -> bool:
+        """Without momentum and weight decay nothing else moves a coordinate."""
+        return not self.momentum and not self.weight_decay
 
     def init(self, params: Mapping[str, Tensor]) -> Slots:
         """A tree of zeros with momentum, nothing without."""

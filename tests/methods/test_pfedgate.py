@@ -14,7 +14,7 @@ from idiolect.errors import ModelError, OptionError
 from idiolect.method import Phase, Upload, methods
 from idiolect.methods._pfedgate_blocks import Blocks
 from idiolect.methods._pfedgate_structured import Rows
-from idiolect.methods.pfedgate import GATE, SENT, TALLY
+from idiolect.methods.pfedgate import GATE, SENT, TALLY, PFedGate
 from idiolect.models import build
 from idiolect.optim import SGD, Adam
 from idiolect.run.result import Predictor
@@ -38,10 +38,11 @@ def sent(plan):
 def steps(plan, index=0):
     """Each local step of a client: the slots before and after it, and the coordinates that were active in it."""
     ctx, work = begun(plan, index)
+    split = plan.method.cut(ctx.task, ctx.variant)
     for batch in batches(plan, ctx, 0):
-        none = {n: torch.zeros_like(mask) for n, mask in work[SENT].items()}
+        none = {n: torch.zeros_like(mark) for n, mark in work[SENT].items()}
         after = plan.method.step(ctx, {**work, SENT: none}, batch)
-        yield work, after, after[SENT]
+        yield work, after, split.masks(after[SENT])
         work = {**after, SENT: tree.map(torch.logical_or, work[SENT], after[SENT])}
 
 
@@ -139,7 +140,7 @@ def test_with_a_budget_the_model_learns_from_active_blocks_and_scores_from_all()
     params = {name: leaf.clone().requires_grad_() for name, leaf in task.net.params.items()}
     scale, active = method.choose(split, gates, 0.4)
     task.loss(*split.thin(params, {}, scale, active), batch).loss.backward()
-    masks = split.masks(active)
+    masks = split.masks(split.marks(active))
     assert 0 < int((~active).sum()) < split.count
     for name, leaf in params.items():
         assert leaf.grad[masks[name]].any()
@@ -210,7 +211,7 @@ def test_norms_have_no_gates_and_are_always_active():
     plan = tiny_plan("pfedgate", norm=True)
     split = plan.method.cut(plan.tasks[0], 0.5)
     assert not {"1.weight", "1.bias"} & set(split.sizes)
-    masks = split.masks(torch.zeros(split.count, dtype=torch.bool))
+    masks = split.masks(split.marks(torch.zeros(split.count, dtype=torch.bool)))
     assert {name for name, mask in masks.items() if mask.all()} == {"1.weight", "1.bias"}
     thin, _ = split.thin(plan.tasks[0].net.params, {}, torch.zeros(split.count), torch.zeros(split.count, dtype=bool))
     assert torch.equal(thin["1.weight"], plan.tasks[0].net.params["1.weight"])
@@ -280,6 +281,34 @@ def test_inactive_coordinates_do_not_move_whatever_the_optimiser(optimizer, spli
             for name, leaf in before[slot].items():
                 assert torch.equal(after[slot][name][~mask[name]], leaf[~mask[name]]), (slot, name)
         assert any(not torch.equal(after["params"][n], leaf) for n, leaf in before["params"].items())
+
+
+class Drifting(PFedGate):
+    """A method whose every step also moves all of the model a little."""
+
+    def update(self, ctx, work, slot, grad, batch, lr):
+        after = super().update(ctx, work, slot, grad, batch, lr)
+        return {**after, "params": tree.map(lambda leaf: leaf + 0.1, after["params"])}
+
+
+@pytest.mark.parametrize("split", ["blocks", "structured"])
+@pytest.mark.parametrize("kind", [PFedGate, Drifting])
+def test_inactive_coordinates_do_not_move_without_a_state_either(kind, split):
+    plan = replace(tiny_plan("pfedgate"), method=kind(s=0.4, split=split), optimizer=SGD(clip=1.0))
+    for before, after, mask in steps(plan):
+        for name, leaf in before["params"].items():
+            assert torch.equal(after["params"][name][~mask[name]], leaf[~mask[name]]), name
+        assert any(not torch.equal(after["params"][n], leaf) for n, leaf in before["params"].items())
+
+
+@pytest.mark.parametrize("split", ["blocks", "structured"])
+def test_the_share_of_a_batch_is_that_of_its_masks(split):
+    task = chain()
+    cut = methods.build(f"pfedgate(s=0.5, split={split})").cut(task, 0.5)
+    active = cut.select(torch.rand(cut.count))
+    masks = cut.masks(cut.marks(active))
+    assert {name: mask.shape for name, mask in masks.items()} == {n: leaf.shape for n, leaf in task.net.params.items()}
+    assert float(cut.share(active)) == pytest.approx(counted(masks) / tree.size(masks))
 
 
 @pytest.mark.parametrize("split", ["blocks", "structured"])
@@ -426,7 +455,7 @@ def test_gradients_reach_gathered_rows_and_inputs_only():
     params = {name: leaf.clone().requires_grad_() for name, leaf in task.net.params.items()}
     batch = Batch(torch.randn(5, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1]), torch.ones(5))
     task.loss(*split.thin(params, task.net.buffers, torch.ones(10), active), batch).loss.backward()
-    masks = split.masks(active)
+    masks = split.masks(split.marks(active))
     for name, leaf in params.items():
         assert not leaf.grad[~masks[name]].any()
     assert masks["conv.weight"].flatten(1).all(1).tolist() == [False, True, False, True]
@@ -672,6 +701,39 @@ def test_a_check_leaves_random_numbers_as_they_were():
 def test_a_pool_that_does_not_fit_is_found_before_anything_runs():
     with pytest.raises(ModelError, match="gate_pool=2 averages squares of positions, but a sample has the shape"):
         tiny_plan("pfedgate(gate_pool=2)")
+
+
+class Wide:
+    """Images that a gate per row, of LeNet-5w, could look at in full only if it were seven times as large."""
+
+    input_shape, outputs, tokens = (3, 32, 32), 10, False
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "pool"),
+    [
+        ("lenet5w", "split=structured", 4),
+        ("lenet5w", "split=structured, shared_path=true", 4),
+        ("lenet5w", "split=structured, gate_pool=1", 1),
+        ("lenet5w", "split=structured, gate_pool=8", 8),
+        ("lenet5w", "split=blocks", 1),
+        ("mlp(hidden=[4])", "split=structured", 4),
+    ],
+)
+def test_a_gate_per_row_is_at_most_half_as_large_as_the_model(model, options, pool):
+    task = Task(build(model, Wide()), (torch.randn(2, 3, 32, 32), torch.tensor([0, 1])), classes=10)
+    gate = methods.build(f"pfedgate({options})").modules(task)["gate"]
+    assert gate.pool == pool
+    if "gate_pool" not in options and "structured" in options:
+        assert sum(leaf.numel() for leaf in gate.parameters()) <= tree.size(task.net.params) / 2
+
+
+def test_vectors_are_not_pooled_however_large_the_gate():
+    task = one_layer(50, 2)
+    task = Task(nn.Sequential(nn.Linear(50, 9), nn.Linear(9, 2)), task.example, loss=task.loss_fn)
+    gate = methods.build("pfedgate(split=structured)").modules(task)["gate"]
+    assert gate.pool == 1
+    assert sum(leaf.numel() for leaf in gate.parameters()) > tree.size(task.net.params) / 2
 
 
 @pytest.mark.parametrize(

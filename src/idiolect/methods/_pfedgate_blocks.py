@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import torch
@@ -41,8 +43,16 @@ class Split(Protocol):
         """The buffers after such a run, in the model's own shapes."""
         ...
 
-    def masks(self, active: Tensor) -> Tree:
-        """Which of the model's coordinates take part."""
+    def marks(self, active: Tensor) -> Tree:
+        """What takes part, in few truth values: of several batches these can be joined by `or`."""
+        ...
+
+    def masks(self, marks: Tree) -> Tree:
+        """Which of the model's coordinates take part, laid out like the model."""
+        ...
+
+    def share(self, active: Tensor) -> Tensor:
+        """The share of the model's coordinates that take part."""
         ...
 
 
@@ -114,22 +124,43 @@ class Blocks:
         mandatory = torch.tensor(first, device=scores.device)
         return select_blocks(scores, self.flat, self.budget - self.ungated, mandatory, self.solver)
 
-    def spread(self, values: Tensor) -> Tree:
-        """One value per block, laid out like the tensors."""
-        flat = torch.cat([value.expand(size) for value, size in zip(values.unbind(), self.flat, strict=True)])
-        parts = torch.split(flat, [sum(each) for each in self.sizes.values()])
-        return {n: part.reshape(self.task.net.params[n].shape) for n, part in zip(self.sizes, parts, strict=True)}
+    def times(self, leaves: Tree, values: Tensor) -> Tree:
+        """The gated tensors, each block times its value; the others as they are."""
+        gates = torch.split(values, [len(each) for each in self.sizes.values()])
+        found = zip(self.sizes.items(), gates, strict=True)
+        return {**leaves, **{name: _times(leaves[name], sizes, each) for (name, sizes), each in found}}
 
     def thin(self, params: Tree, buffers: Tree, scale: Tensor, active: Tensor) -> tuple[Tree, Tree]:
         """The block-wise product of model and gates."""
-        gates = self.spread(scale)
-        return {n: leaf * gates[n].to(leaf.dtype) if n in gates else leaf for n, leaf in params.items()}, buffers
+        return self.times(params, scale), buffers
 
     def restore(self, stats: Tree, buffers: Tree, active: Tensor) -> Tree:
         """The buffers as they are: all channels were computed."""
         return stats
 
-    def masks(self, active: Tensor) -> Tree:
+    def marks(self, active: Tensor) -> Tree:
+        """The active blocks."""
+        return {"blocks": active}
+
+    def masks(self, marks: Tree) -> Tree:
         """The active blocks, and all of the norms."""
         whole = {n: torch.ones_like(leaf, dtype=torch.bool) for n, leaf in self.task.net.params.items()}
-        return {**whole, **self.spread(active)}
+        return self.times(whole, marks["blocks"])
+
+    def share(self, active: Tensor) -> Tensor:
+        """The share of the active blocks and of the norms."""
+        sizes = torch.tensor(self.flat, device=active.device)
+        return ((active * sizes).sum() + self.ungated) / tree.size(self.task.net.params)
+
+
+def _times(leaf: Tensor, sizes: Sequence[int], values: Tensor) -> Tensor:
+    """A tensor of blocks, each times its value. Neighbours of one size are the rows of a matrix.
+
+    >>> _times(torch.ones(5), (1, 2, 2), torch.tensor([1.0, 2.0, 3.0]))
+    tensor([1., 2., 2., 3., 3.])
+    """
+    runs = [(len(list(same)), size) for size, same in groupby(sizes)]
+    pieces = torch.split(leaf.reshape(-1), [count * size for count, size in runs])
+    gates = torch.split(values.to(leaf.dtype), [count for count, _ in runs])
+    done = [each.view(len(own), -1) * own[:, None] for each, own in zip(pieces, gates, strict=True)]
+    return (torch.cat([each.view(-1) for each in done]) if len(done) > 1 else done[0]).view(leaf.shape)

@@ -10,6 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from .. import tree
 from ..errors import ModelError
 from ..task import Task, Unit
 from ..tree import Tree
@@ -38,12 +39,6 @@ class Layer:
     def names(self) -> tuple[str, ...]:
         """The parameters and buffers that have its rows."""
         return self.unit.params + tuple(name for norm in self.norms for name in norm.params + norm.buffers)
-
-    def stay(self, active: Tensor) -> Tensor | None:
-        """The indices of the rows that stay, in their order; None where all do."""
-        if self.kept == self.rows:
-            return None
-        return active[self.gates].to(torch.uint8).argsort(descending=True, stable=True)[: self.kept]
 
 
 @dataclass(frozen=True)
@@ -85,20 +80,40 @@ class Rows:
         return int(self.layers[-1].gates.stop)
 
     @property
+    def hidden(self) -> tuple[Layer, ...]:
+        """The layers that have gates."""
+        return self.layers[:-1]
+
+    @property
     def groups(self) -> dict[str, slice]:
         """The gates of each hidden layer."""
-        return {layer.unit.name: layer.gates for layer in self.layers if layer.gated}
+        return {layer.unit.name: layer.gates for layer in self.hidden}
 
     def select(self, scores: Tensor) -> Tensor:
         """The rows that stay: in each layer those with the highest scores; of equal scores the lower index."""
-        orders = [(scores[layer.gates].argsort(descending=True, stable=True), layer) for layer in self.layers[:-1]]
-        return torch.cat([order.argsort() < layer.kept for order, layer in orders])
+        orders = [(scores[layer.gates].argsort(descending=True, stable=True), layer) for layer in self.hidden]
+        best = torch.cat([order[: layer.kept] + layer.gates.start for order, layer in orders])
+        return torch.zeros_like(scores, dtype=torch.bool).index_fill(0, best, True)
+
+    def opened(self, active: Tensor) -> Tensor:
+        """The indices of the gates that are open, in their order."""
+        return active.logical_not().to(torch.uint8).argsort(stable=True)[: sum(layer.kept for layer in self.hidden)]
+
+    def by_layer(self, opened: Tensor) -> tuple[Tensor, ...]:
+        """What belongs to open gates, layer by layer; the output layer has nothing."""
+        return torch.split(opened, [layer.kept * layer.gated for layer in self.layers])
+
+    def stay(self, opened: Tensor) -> list[Tensor | None]:
+        """For each layer the indices of the rows that stay; None where all do."""
+        pairs = zip(self.layers, self.by_layer(opened), strict=True)
+        return [here - layer.gates.start if layer.kept < layer.rows else None for layer, here in pairs]
 
     def thin(self, params: Tree, buffers: Tree, scale: Tensor, active: Tensor) -> tuple[Tree, Tree]:
         """The tensors that the model runs on: gathered, rows times their gates."""
         small, rows_before, chosen_before = {**params, **buffers}, 0, None
-        for layer in self.layers:
-            chosen = layer.stay(active)
+        opened = self.opened(active)
+        gates = self.by_layer(scale.index_select(0, opened))
+        for layer, chosen, own in zip(self.layers, self.stay(opened), gates, strict=True):
             for name in layer.names:
                 small[name] = _gather(small[name], chosen)
             for name in layer.unit.params:
@@ -106,36 +121,46 @@ class Rows:
                 if leaf.ndim > 1 and chosen_before is not None:  # channels that were flattened stay together
                     apart = leaf.reshape(len(leaf), rows_before, -1, *leaf.shape[2:])
                     leaf = apart.index_select(1, chosen_before).flatten(1, 2)
-                if layer.gated:
-                    leaf = leaf * _as_rows(_gather(scale[layer.gates], chosen).to(leaf.dtype), leaf)
-                small[name] = leaf
+                small[name] = leaf * _as_rows(own.to(leaf.dtype), leaf) if layer.gated else leaf
             rows_before, chosen_before = layer.rows, chosen
         return {name: small[name] for name in params}, {name: small[name] for name in buffers}
 
     def restore(self, stats: Tree, buffers: Tree, active: Tensor) -> Tree:
         """The statistics of channels that were computed, back in their places among all channels."""
+        if not buffers:
+            return stats
         full = dict(stats)
-        for layer in self.layers:
-            chosen = layer.stay(active)
+        for layer, chosen in zip(self.layers, self.stay(self.opened(active)), strict=True):
             for name in layer.names:
                 if chosen is not None and name in buffers and buffers[name].ndim:
                     full[name] = buffers[name].scatter(0, chosen, stats[name])
         return full
 
-    def masks(self, active: Tensor) -> Tree:
-        """Which coordinates take part: rows that stay, and of their inputs those that stay."""
-        found: Tree = {}
-        columns: Tensor | None = None
+    def marks(self, active: Tensor) -> Tree:
+        """Of each vector the rows that stay; of matrices and kernels, too, which inputs each of them has."""
+        found, columns = Tree(), active.new_ones(1)
         for layer in self.layers:
             rows = active[layer.gates] if layer.gated else active.new_ones(layer.rows)
-            for name in layer.names:
-                if (leaf := self.task.net.params.get(name)) is not None:
-                    found[name] = _as_rows(rows, leaf).expand(leaf.shape)
-                    if columns is not None and leaf.ndim > 1:
-                        inputs = columns[:, None].expand(-1, leaf.shape[1] // len(columns)).flatten()
-                        found[name] = found[name] & _as_rows(inputs, leaf[0])
+            for name in (each for each in layer.names if each in self.task.net.params):
+                found[name] = rows if self.task.net.params[name].ndim == 1 else rows[:, None] & columns
             columns = rows
         return found
+
+    def masks(self, marks: Tree) -> Tree:
+        """Every mark as often as there are numbers between one row and one input."""
+        leaves = self.task.net.params
+        each = {n: mark[..., None].expand(*mark.shape, leaves[n].numel() // mark.numel()) for n, mark in marks.items()}
+        return {name: mask.reshape(leaves[name].shape) for name, mask in each.items()}
+
+    def share(self, active: Tensor) -> Tensor:
+        """The share of the numbers in rows that stay, and of their inputs in those that do: that of every batch."""
+        params, taken, inputs, heeded = self.task.net.params, 0, 1, 1
+        for layer in self.layers:
+            for leaf in (params[name] for name in layer.names if name in params):
+                here = leaf.numel() // layer.rows * layer.kept
+                taken += here if leaf.ndim == 1 else here // inputs * heeded
+            inputs, heeded = layer.rows, layer.kept
+        return torch.full((), taken / tree.size(params), device=active.device)
 
     def check(self) -> None:
         """Raise `ModelError` unless the model is a chain: without half of a layer's rows it must compute what it
@@ -149,7 +174,7 @@ class Rows:
             active = torch.ones(self.count, dtype=torch.bool, device=x.device)
             active[layer.gates][1::2] = False
             try:
-                heeded = net.params[weight] * half.masks(active)[weight]
+                heeded = net.params[weight] * half.masks(half.marks(active))[weight]
                 wanted = net.apply({**net.params, weight: heeded}, net.buffers, x).outputs
                 small = half.thin(net.params, net.buffers, torch.ones(self.count, device=x.device), active)
                 found = net.apply(*small, x).outputs

@@ -21,19 +21,20 @@ def restarted(tally: Tree) -> Tree:
     return {**tally, "samples": torch.zeros_like(tally["samples"])}
 
 
-def added(tally: Tree, gates: Tree, active: Tensor, masks: Tree, samples: Tensor) -> Tree:
+def added(tally: Tree, gates: Tree, active: Tensor, density: Tensor, samples: Tensor) -> Tree:
     """The tally after one more batch: every sample counts alike.
 
     >>> before = start(1, 0.5, 0.5, torch.device("cpu"))
     >>> gates, on = {"scale": torch.tensor([0.2]), "score": torch.tensor([0.9])}, torch.tensor([True])
-    >>> once = added(before, gates, on, {"w": on}, torch.tensor(2.0))
-    >>> added(once, {**gates, "scale": torch.tensor([0.8])}, on, {"w": on}, torch.tensor(4.0))["scale"]
+    >>> once = added(before, gates, on, torch.tensor(1.0), torch.tensor(2.0))
+    >>> added(once, {**gates, "scale": torch.tensor([0.8])}, on, torch.tensor(1.0), torch.tensor(4.0))["scale"]
     tensor([0.6000])
     """
-    newest = {**tally, **gates, "kept": active, "density": share(masks)}
+    newest = {**gates, "kept": active, "density": density}
     total = tally["samples"] + samples
     weight = samples / total.clamp_min(1.0)
-    return {**tree.map(lambda old, new: torch.lerp(old, new.to(old.dtype), weight), tally, newest), "samples": total}
+    means = tree.map(lambda new, old: torch.lerp(old, new.to(old.dtype), weight), newest, tally)
+    return {**tally, **means, "samples": total}
 
 
 def share(masks: Tree) -> Tensor:

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -15,8 +16,8 @@ from .. import tree
 from ..analysis.blocks import Solver
 from ..context import Context, Grad, LossFn, ServerContext, buffers_of
 from ..errors import OptionError
-from ..method import Method, Paper, Phase, Upload, register, running_stats
-from ..models.gate import Gate, gate_input
+from ..method import Method, Paper, Phase, Upload, overrides, register, running_stats
+from ..models.gate import Gate, gate_input, smallest_pool
 from ..options import option
 from ..task import Batch, Scored, Task
 from ..tree import Slots, Tree
@@ -52,9 +53,10 @@ class PFedGate(Method):
 
     A budget that is smaller than what always stays (the first block of every tensor, and norms) is exceeded, with a
     warning. Optimisers move active coordinates only. `split=structured` drops output rows instead of blocks (exactly
-    max(1, floor(s x rows)) stay per hidden layer) and does not compute them, so G learns from kept rows only. With
-    `gate=batch` a prediction depends on the samples it is made with; evaluation takes them 128 at a time, in order.
-    Scales start at about 1/2, so that a layer's steps are about a quarter of FedAvg's: raise the rate, or `gate_bias`.
+    max(1, floor(s x rows)) stay per hidden layer) and does not compute them, so G learns from kept rows only; its gate
+    sees a pooled image, unless `gate_pool=1`, so as not to cost more than the rows left out save. With `gate=batch` a
+    prediction depends on the samples it is made with; evaluation takes them 128 at a time, in order. Scales start
+    at about 1/2, so that a layer's steps are about a quarter of FedAvg's: raise the rate, or `gate_bias`.
     The server sees the model's active coordinates and how many samples a client has; gates stay private.
     """
 
@@ -104,7 +106,12 @@ class PFedGate(Method):
     gate_bias: float = option(
         0.0, min=-20.0, max=20.0, help="where the scales' sigmoids start: 0 for scales about 1/2, 4 for about 1"
     )
-    gate_pool: int = option(1, min=1, help="average squares of so many positions before the gate, to make it small")
+    gate_pool: int | None = option(
+        None,
+        min=1,
+        help="average squares of so many positions before the gate; none is 1 with blocks, with structured rows the"
+        " smallest power of two with which the gate has at most half as many parameters as the model",
+    )
     gate_lr: float | None = option(None, above=0.0, help="the gate's rate; none is the run's")
     clip: float | None = option(10.0, above=0.0, help="largest gradient norm, of model and of gate; none is any")
     st_kept_only: bool = option(False, help="scores learn from kept blocks only")
@@ -168,10 +175,11 @@ class PFedGate(Method):
             return {}
         shape = gate_input(task.net.module, task.net.params, task.example[0][:1].to(_device(task))).shape[1:]
         count = self.cut(task, self.budgets[0]).count
-        net = Gate(
-            shape, count, self.shared_path, self.pre_norm, self.post_norm, pool=self.gate_pool, bias=self.gate_bias
-        )
-        return {"gate": net}
+        made = partial(Gate, shape, count, self.shared_path, self.pre_norm, self.post_norm, bias=self.gate_bias)
+        pool = self.gate_pool
+        if pool is None:
+            pool = smallest_pool(made, tree.size(task.net.params) // 2) if self.split == "structured" else 1
+        return {"gate": made(pool=pool)}
 
     def check(self, task: Task) -> None:
         super().check(task)
@@ -242,8 +250,9 @@ class PFedGate(Method):
     def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
         """The shared model and the private gate; so far nothing is to be sent."""
         work = super().begin(ctx, client, download)
-        nothing = {name: torch.zeros_like(leaf, dtype=torch.bool) for name, leaf in work["params"].items()}
-        return {**work, **_gate_of(client), TALLY: tally.restarted(client[TALLY]), SENT: nothing}
+        split = self.cut(ctx.task, ctx.variant)
+        nothing = split.marks(torch.zeros(split.count, dtype=torch.bool, device=_device(ctx.task)))
+        return {**work, **_gate_of(client), TALLY: tally.restarted(client[TALLY]), SENT: tree.zeros_like(nothing)}
 
     def phases(self, ctx: Context) -> Sequence[Phase]:
         """Model and gate together."""
@@ -264,19 +273,21 @@ class PFedGate(Method):
             after = move(after, slot, own, self.gate_lr if slot == GATE else None)
         gates = _unpack(TALLY, found)
         active = gates.pop("active")
-        masks = split.masks(active)
-        after = {**after, **tally.only_active(work, after, masks)}
+        marks = split.marks(active)
+        if not ctx.optimizer.needs_gradient or overrides(ctx.method, "update"):  # else zero gradients keep them still
+            after = {**after, **tally.only_active(work, after, split.masks(marks))}
         if TALLY in work:
-            after[TALLY] = tally.added(work[TALLY], gates, active, masks, batch.weight.sum())
+            after[TALLY] = tally.added(work[TALLY], gates, active, split.share(active), batch.weight.sum())
         if SENT in work:
-            after[SENT] = tree.map(torch.logical_or, work[SENT], masks)
+            after[SENT] = tree.map(torch.logical_or, work[SENT], marks)
         return after
 
     def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the gate; of the model send what was active in some batch."""
         client, upload = super().end(ctx, client, work)
-        own = {**_gate_of(work), TALLY: {**work[TALLY], "sent": tally.share(work[SENT])}}
-        return {**client, **own}, replace(upload, masks={"params": tree.drop(work[SENT], self.kept(ctx))})
+        sent = self.cut(ctx.task, ctx.variant).masks(work[SENT])
+        own = {**_gate_of(work), TALLY: {**work[TALLY], "sent": tally.share(sent)}}
+        return {**client, **own}, replace(upload, masks={"params": tree.drop(sent, self.kept(ctx))})
 
     def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
         """The share of the model that was active, on average, and that was sent; and each layer's mean gate."""

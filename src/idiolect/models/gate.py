@@ -4,8 +4,7 @@ gates are put on is the method's affair. Its norms weigh the samples, so padding
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from functools import reduce
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -32,19 +31,22 @@ class Norm(nn.Module):
         self.register_buffer("running_var", torch.full((channels,), first_var))
 
     def batch_stats(
-        self, means: Tensor, variances: Tensor, positions: int, weight: Tensor, unbiased: bool
+        self, means: Tensor, variances: Tensor | None, positions: int, weight: Tensor, unbiased: bool
     ) -> tuple[Tensor, Tensor]:
         """Mean and variance per channel: the batch's in training, of samples whose means and variances over `positions`
-        are given, `[batch, channels]`; else the running ones. `unbiased` says which variance runs."""
+        are given, `[batch, channels]`; else the running ones. Where there is one position, there are no variances over
+        positions. `unbiased` says which variance runs."""
         if not self.training:
             return self.running_mean, self.running_var
         total = weight.sum()
-        mean = weight @ means / total
-        var = weight @ (variances + (means - mean).square()) / total
+        share = weight / total
+        mean = share @ means
+        apart = (means - mean).square()
+        var = share @ (apart if variances is None else apart + variances)
         count = total * positions
         kept = var * count / (count - 1).clamp_min(1.0) if unbiased else var
-        self.running_mean.copy_((1 - NEWEST) * self.running_mean + NEWEST * mean.detach())
-        self.running_var.copy_((1 - NEWEST) * self.running_var + NEWEST * kept.detach())
+        self.running_mean.lerp_(mean.detach(), NEWEST)
+        self.running_var.lerp_(kept.detach(), NEWEST)
         return mean, var
 
 
@@ -61,8 +63,9 @@ class BatchNorm(Norm):
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         """Normalise `[batch, channels]`."""
-        mean, var = self.batch_stats(x, torch.zeros_like(x), 1, weight, unbiased=True)
-        return (x - mean) / (var + self.eps).sqrt() * self.weight + self.bias
+        mean, var = self.batch_stats(x, None, 1, weight, unbiased=True)
+        scale = self.weight * (var + self.eps).rsqrt()
+        return torch.addcmul(self.bias, x - mean, scale)
 
 
 class SwitchableNorm(Norm):
@@ -87,16 +90,12 @@ class SwitchableNorm(Norm):
         spread = (within + (instance - layer).square()).mean(1, keepdim=True)
         batch = self.batch_stats(instance, within, x.shape[2], weight, unbiased=False)
         stats = [(instance, within), (layer, spread), batch][-len(self.mean_logits) :]
-        means, variances = zip(*stats, strict=True)
-        scale = self.weight / (mixture(self.var_logits, variances) + self.eps).sqrt()
-        shift = self.bias - mixture(self.mean_logits, means) * scale
+        means, variances = (
+            torch.stack([each.expand(x.shape[:2]) for each in kinds], 2) for kinds in zip(*stats, strict=True)
+        )
+        scale = self.weight * (variances @ self.var_logits.softmax(0) + self.eps).rsqrt()
+        shift = self.bias - means @ self.mean_logits.softmax(0) * scale
         return torch.addcmul(shift[:, :, None], x, scale[:, :, None])
-
-
-def mixture(logits: Tensor, kinds: Iterable[Tensor]) -> Tensor:
-    """The sum of statistics of several kinds, weighted by a soft-max."""
-    mixed: Tensor = reduce(torch.add, (share * each for share, each in zip(logits.softmax(0), kinds, strict=True)))
-    return mixed
 
 
 class Gate(nn.Module):
@@ -129,12 +128,12 @@ class Gate(nn.Module):
         bias: float = 0.0,
     ) -> None:
         super().__init__()
-        if pool > 1 and (len(shape) not in POOLS or min(shape[1:]) < pool):
+        if not can_pool(shape, pool):
             raise ModelError(
                 f"gate_pool={pool} averages squares of positions, but a sample has the shape {list(shape)}; pool inputs"
                 " that have channels and at least so many positions along each axis, or choose gate_pool=1"
             )
-        self.pool, self.gates = pool, gates
+        self.shape, self.pool, self.gates = shape, pool, gates
         channels = shape[0] if shape else 1
         positions = math.prod(side // pool for side in shape[1:])
         outputs = gates if shared_path else 2 * gates
@@ -156,6 +155,26 @@ class Gate(nn.Module):
         if self.post is not None:
             raw = self.post(raw, weight)
         return raw.sigmoid().reshape(len(x), -1, self.gates)
+
+
+def can_pool(shape: tuple[int, ...], pool: int) -> bool:
+    """Whether samples of a shape have channels, and squares of so many positions."""
+    return pool == 1 or (len(shape) in POOLS and min(shape[1:]) >= pool)
+
+
+def smallest_pool(made: Callable[..., Gate], largest: int) -> int:
+    """The smallest power of two with which a gate has at most `largest` parameters, as far as its inputs can be pooled.
+
+    >>> smallest_pool(lambda pool: Gate((3, 32, 32), 300, pool=pool), largest=128_415)
+    4
+    >>> smallest_pool(lambda pool: Gate((50,), 300, pool=pool), largest=10)
+    1
+    """
+    with torch.device("meta"):  # shapes only
+        gate = made(pool=1)
+        while sum(leaf.numel() for leaf in gate.parameters()) > largest and can_pool(gate.shape, 2 * gate.pool):
+            gate = made(pool=2 * gate.pool)
+    return gate.pool
 
 
 def gate_input(model: nn.Module, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
