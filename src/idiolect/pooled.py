@@ -1,5 +1,6 @@
 """A convolution and the maximum after it as one step. Three quarters or more of the convolution's outputs lose, so that
-their gradient is zero; the library multiplies with these zeros, this does not. Needs numba, which compiles it once."""
+their gradient is zero; the library multiplies with these zeros, this does not. Needs numba, which compiles it once.
+Passes without gradient have a way of their own (`winograd.py`)."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 from .compiled import kept
 from .lanes import LANES, SUMS, add_weighted
+from .vectors import kept
+from .winograd import conv_max, suits
 
 
 def conv_pool(conv: nn.Conv2d, pool: nn.MaxPool2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -23,11 +26,14 @@ def conv_pool(conv: nn.Conv2d, pool: nn.MaxPool2d, x: Tensor, weight: Tensor, bi
     >>> torch.equal(conv_pool(conv, pool, x, conv.weight, conv.bias), pool(conv(x)))
     True
     """
-    trained = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    wanted = [torch.is_grad_enabled() and leaf is not None and leaf.requires_grad for leaf in (x, weight, bias)]
     single = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    if trained and single:
-        return ConvPool.apply(x, weight, bias, conv.padding, pool)  # type: ignore[no-any-return, no-untyped-call]
-    return pool(F.conv2d(x, weight, bias, padding=conv.padding))  # type: ignore[no-any-return]
+    padding: Any = conv.padding
+    if single and any(wanted[:2]):
+        return ConvPool.apply(x, weight, bias, padding, pool)  # type: ignore[no-any-return, no-untyped-call]
+    if single and not any(wanted) and suits(x, weight, bias, padding, pool):
+        return conv_max(x, weight, bias, padding)
+    return pool(F.conv2d(x, weight, bias, padding=padding))  # type: ignore[no-any-return]
 
 
 class ConvPool(torch.autograd.Function):
