@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .compiled import kept
-from .lanes import LANES, SUMS, add_weighted
-from .vectors import kept
+from .vectors import LANES, SUMS, WIDTH, Code, block, kept
 from .winograd import conv_max, suits
 
 
@@ -81,7 +80,7 @@ def sparse(
     (outputs, channels, height, width), (high, wide) = weight.shape, padding
     images = padded(x, wide, wide, high, high)
     images, kernels, slopes, places = (each.detach().permute(0, 2, 3, 1) for each in (images, weight, grad, winners))
-    lines, vectors = block(height, width * channels)
+    lines, vectors = block_of(height, width * channels)
     extra = -width * channels % (vectors * LANES)
     flat, kernels = padded(images.flatten(), 0, extra), padded(kernels.flatten(2), 0, extra)
     to_flat, to_kernels = torch.zeros(flat.shape), torch.zeros(kernels.shape)
@@ -103,17 +102,38 @@ def padded(leaf: Tensor, *before_and_after: int) -> Tensor:
     return F.pad(leaf, before_and_after) if any(before_and_after) else leaf
 
 
-def block(height: int, row: int) -> tuple[int, int]:
+def block_of(height: int, row: int, lanes: int = LANES, sums: int = SUMS) -> tuple[int, int]:
     """Lines and vectors of the blocks into which kernels of some rows are cut, so that sums stay in registers: the
     whole kernel if it fits, or equal parts of one row.
 
-    >>> block(height=5, row=15), block(height=5, row=160), block(height=3, row=200)
-    ((5, 2), (1, 10), (1, 9))
+    >>> [block_of(height, row, lanes=8, sums=12) for height, row in ((5, 15), (5, 160), (3, 200))]
+    [(5, 2), (1, 10), (1, 9)]
     """
-    vectors = -(-row // LANES)
-    if height * vectors <= SUMS:
+    vectors = -(-row // lanes)
+    if height * vectors <= sums:
         return height, vectors
-    return 1, -(-vectors // -(-vectors // SUMS))
+    return 1, -(-vectors // -(-vectors // sums))
+
+
+@block
+def add_weighted(
+    code: Code, to: Any, at: Any, to_line: Any, source: Any, start: Any, line: Any, places: Any, weights: Any,
+    first: Any, end: Any, lines: Any, vectors: Any,
+) -> None:  # fmt: skip
+    """Add to a block of `lines` times `vectors * LANES` numbers, `to[at ...]` with lines `to_line` apart, the blocks
+    `source[start + places[i] ...]` with lines `line` apart, each times `weights[i]`, for i from `first` to `end`. The
+    size of the block is fixed when this is compiled."""
+    spots = list(product(range(code.size(-2)), range(code.size(-1))))
+    ends = [code.place(at, (to_line, down), (WIDTH, right)) for down, right in spots]
+    sums = code.sums([code.load(to, each) for each in ends])
+    with code.repeated(code.builder.sub(end, first)) as index:
+        i = code.builder.add(first, index)
+        corner = code.builder.add(start, code.number(places, i))
+        weight = code.everywhere(code.number(weights, i))
+        for total, (down, right) in zip(sums, spots, strict=True):
+            code.increase(total, code.load(source, code.place(corner, (line, down), (WIDTH, right))), weight)
+    for total, each in zip(sums, ends, strict=True):
+        code.store(code.builder.load(total), to, each)
 
 
 @cache

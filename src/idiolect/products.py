@@ -7,72 +7,36 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
-from .compiled import FUSED, WIDE, everywhere, kept
+from .vectors import LANES, SUMS, WIDTH, Code, block, kept
 
-LANES = 16 if WIDE else 8
-"""Numbers per vector."""
-ROWS = 12 if WIDE else 6
-"""Rows of a block of two vectors each: sums fill the registers but for those that hold what is multiplied."""
+ROWS = SUMS // 2
+"""Rows of the largest blocks, which are two vectors wide."""
 FEW = ROWS // 3
 
-_INDEX, _VECTOR = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
 
-
-def _add_block(
-    typing: Any, to: Any, at: Any, to_line: Any, left: Any, left_at: Any, left_line: Any, left_step: Any, right: Any,
+@block
+def add_block(
+    code: Code, to: Any, at: Any, to_line: Any, left: Any, left_at: Any, left_line: Any, left_step: Any, right: Any,
     right_at: Any, right_line: Any, count: Any, onto: Any, rows: Any, vectors: Any,
-) -> Any:  # fmt: skip
-    """`multiply` for a block of `rows` times `vectors * LANES` numbers. Its size is fixed when this is compiled;
-    nothing checks that it lies within the arrays."""
-    kinds = (to, at, to_line, left, left_at, left_line, left_step, right, right_at, right_line, count, onto)
-    down, across = range(rows.literal_value), range(vectors.literal_value)
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, given: Any) -> Any:
-        def array(index: int) -> Any:
-            return context.make_array(kinds[index])(context, builder, given[index]).data
-
-        def lines(start: Any, apart: Any) -> list[Any]:
-            return [builder.add(start, builder.mul(apart, _INDEX(row))) for row in down]
-
-        def vectors_at(array: Any, start: Any) -> list[Any]:
-            places = (builder.gep(array, [builder.add(start, _INDEX(number * LANES))]) for number in across)
-            return [builder.bitcast(place, _VECTOR.as_pointer()) for place in places]
-
-        _, at, to_line, _, left_at, left_line, left_step, _, right_at, right_line, count, onto, _, _ = given
-        to, left, right = (array(index) for index in (0, 3, 7))
-        ends = [each for line in lines(at, to_line) for each in vectors_at(to, line)]
-        allocate: Any = cgutils.alloca_once
-        sums = [allocate(builder, _VECTOR) for _ in ends]
-        with builder.if_else(onto) as (increase, replace):
-            with increase:
-                for each, total in zip(ends, sums, strict=True):
-                    builder.store(builder.load(each, align=4), total)
-            with replace:
-                for total in sums:
-                    builder.store(_VECTOR([0.0] * LANES), total)
-        heads = lines(left_at, left_line)
-        with cgutils.for_range(builder, count, intp=_INDEX) as loop:
-            start = builder.add(right_at, builder.mul(loop.index, right_line))
-            parts = [builder.load(each, align=4) for each in vectors_at(right, start)]
-            step = builder.mul(loop.index, left_step)
-            for row, head in enumerate(heads):
-                number = builder.load(builder.gep(left, [builder.add(head, step)]))
-                factor = everywhere(builder, number, LANES)
-                for total, part in zip(sums[row * len(parts) :], parts, strict=False):
-                    more = builder.fmul(part, factor, flags=FUSED)
-                    builder.store(builder.fadd(builder.load(total), more, flags=FUSED), total)
-        for each, total in zip(ends, sums, strict=True):
-            builder.store(builder.load(total), each, align=4)
-        return context.get_dummy_value()
-
-    return types.void(*kinds, rows, vectors), generate
-
-
-add_block: Any = intrinsic(prefer_literal=True)(_add_block)
+) -> None:  # fmt: skip
+    """`multiply` for a block of `rows` times `vectors * LANES` numbers, whose size is fixed when this is compiled."""
+    down, across = range(code.size(-2)), range(code.size(-1))
+    places = [code.place(at, (to_line, row), (WIDTH, vector)) for row in down for vector in across]
+    sums = code.sums([code.zeros] * len(places))
+    with code.builder.if_then(onto):
+        for total, place in zip(sums, places, strict=True):
+            code.builder.store(code.load(to, place), total)
+    with code.repeated(count) as i:
+        start, step = code.builder.add(right_at, code.builder.mul(right_line, i)), code.builder.mul(left_step, i)
+        parts = [code.load(right, code.place(start, (WIDTH, vector))) for vector in across]
+        for row in down:
+            head = code.builder.add(code.place(left_at, (left_line, row)), step)
+            factor = code.everywhere(code.number(left, head))
+            for vector, part in enumerate(parts):
+                code.increase(sums[row * len(parts) + vector], part, factor)
+    for total, place in zip(sums, places, strict=True):
+        code.store(code.builder.load(total), to, place)
 
 
 def strip_of(rows: int) -> Callable[..., None]:
@@ -137,36 +101,21 @@ def multiply(
             row += 1
 
 
-def _turn_block(typing: Any, source: Any, at: Any, line: Any, to: Any, to_at: Any, to_line: Any) -> Any:
+@block
+def turn_block(code: Code, source: Any, at: Any, line: Any, to: Any, to_at: Any, to_line: Any) -> None:
     """`turn` for a square block of LANES by LANES numbers: in every round, pairs of vectors exchange the halves of
     smaller and smaller parts (Eklundh, 1972)."""
-    kinds = (source, at, line, to, to_at, to_line)
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, given: Any) -> Any:
-        def places(index: int) -> list[Any]:
-            array = context.make_array(kinds[index])(context, builder, given[index]).data
-            starts = (builder.add(given[index + 1], builder.mul(given[index + 2], _INDEX(i))) for i in range(LANES))
-            return [builder.bitcast(builder.gep(array, [start]), _VECTOR.as_pointer()) for start in starts]
-
-        def exchanged(first: Any, second: Any, order: list[int]) -> Any:
-            return builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(ir.IntType(32), LANES), order))
-
-        block, part = [builder.load(place, align=4) for place in places(0)], LANES // 2
-        while part:
-            upper = [j if not j & part else LANES + j - part for j in range(LANES)]
-            lower = [j + part if not j & part else LANES + j for j in range(LANES)]
-            for i in (i for i in range(LANES) if not i & part):
-                pair = block[i], block[i + part]
-                block[i], block[i + part] = exchanged(*pair, upper), exchanged(*pair, lower)
-            part //= 2
-        for vector, place in zip(block, places(3), strict=True):
-            builder.store(vector, place, align=4)
-        return context.get_dummy_value()
-
-    return types.void(*kinds), generate
-
-
-turn_block: Any = intrinsic(_turn_block)
+    lanes, part = range(LANES), LANES // 2
+    rows = [code.load(source, code.place(at, (line, row))) for row in lanes]
+    while part:
+        upper = [j if not j & part else LANES + j - part for j in lanes]
+        lower = [j + part if not j & part else LANES + j for j in lanes]
+        for i in (i for i in lanes if not i & part):
+            pair = rows[i], rows[i + part]
+            rows[i], rows[i + part] = code.exchanged(*pair, upper), code.exchanged(*pair, lower)
+        part //= 2
+    for row, vector in enumerate(rows):
+        code.store(vector, to, code.place(to_at, (to_line, row)))
 
 
 @kept

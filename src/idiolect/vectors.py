@@ -1,5 +1,5 @@
 """The vocabulary in which building blocks of compiled kernels are written, in LLVM's language: vectors as wide as the
-processor's registers, for which numba has no words."""
+processor's registers, for which numba has no words. Needs numba."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from numba.extending import intrinsic
 # Numbers per vector, and vectors that fit into the registers of this processor, with a few to spare.
 LANES, SUMS = (16, 24) if "+avx512f" in get_host_cpu_features() else (8, 12)  # type: ignore[no-untyped-call]
 ONE = ir.IntType(64)(1)
+WIDTH = ir.IntType(64)(LANES)
 
 _NUMBER, _SMALL = ir.FloatType(), ir.IntType(32)
 _VECTOR = ir.VectorType(_NUMBER, LANES)
@@ -125,10 +126,18 @@ class Code:
         columns = [self.times(matrix, column) for column in zip(*across, strict=True)]
         return [list(row) for row in zip(*columns, strict=True)]
 
-    def sums(self, count: int) -> list[Any]:
-        """Vectors of zeros that a loop changes."""
+    def sums(self, starts: Sequence[Any]) -> list[Any]:
+        """Vectors that a loop adds to, in registers if there are enough of them."""
         allocate: Any = cgutils.alloca_once_value
-        return [allocate(self.builder, self.zeros) for _ in range(count)]
+        return [allocate(self.builder, start) for start in starts]
+
+    def increase(self, total: Any, left: Any, right: Any) -> None:
+        """Add a product to one of `sums`."""
+        self.builder.store(self.add_product(self.builder.load(total), left, right), total)
+
+    def exchanged(self, left: Any, right: Any, lanes: Sequence[int]) -> Any:
+        """The vector of some lanes of two, which are counted through."""
+        return self.builder.shuffle_vector(left, right, ir.VectorType(_SMALL, LANES)(lanes))
 
     @contextmanager
     def repeated(self, times: Any) -> Iterator[Any]:
@@ -153,15 +162,17 @@ def block(write: Callable[..., None]) -> Any:
     return intrinsic(prefer_literal=True)(typed)
 
 
-_BLOCKS = crc32(b"".join(Path(__file__).with_name(name).read_bytes() for name in ("vectors.py", "lanes.py")))
+_FILES = ("vectors.py", "products.py", "pooled.py", "winograd.py", "engines/dense_steps.py")
+_VERSION = crc32(b"".join((Path(__file__).parent / name).read_bytes() for name in _FILES))
+_LOOSE = {"contract", "reassoc", "nsz"}  # sums in any order, so that they can be vectors; no NaN is lost
 
 
 def kept(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function compiled when it is first used, and kept for the next process where there is a place for it, under a
-    name that changes with the building blocks: numba itself looks for changes in the function's own file alone."""
+    name that changes with every kernel: numba itself looks for changes in the function's own file alone."""
     compiler: Any = numba.njit
-    function.__qualname__ += f"_{_BLOCKS:08x}"
+    function.__qualname__ += f"_{_VERSION:08x}"
     try:
-        return compiler(function, cache=True, error_model="numpy")  # type: ignore[no-any-return]
+        return compiler(function, cache=True, error_model="numpy", fastmath=_LOOSE)  # type: ignore[no-any-return]
     except RuntimeError:  # nowhere to write
-        return compiler(function, error_model="numpy")  # type: ignore[no-any-return]
+        return compiler(function, error_model="numpy", fastmath=_LOOSE)  # type: ignore[no-any-return]

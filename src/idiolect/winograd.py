@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .products import add_block
 from .vectors import LANES, ONE, SUMS, Code, Grid, Rows, block, kept
 
 POINTS = (0, 3 / 4, -3 / 4, 3 / 2, -3 / 2)  # and infinity; half the error of the usual 0, 1, -1, 2, -2
@@ -114,10 +115,10 @@ def of_many(vectors: int) -> Callable[..., None]:
             for index in range(36):
                 for row in range(0, count, rows):
                     for column in range(0, wide, wide_block):
-                        multiply(
+                        add_block(
                             products, index * products_apart + row * wide + column, wide,
-                            values, index * values_apart + row * channels, channels,
-                            kernels, index * kernels_apart + column, wide, channels, rows, vectors,
+                            values, index * values_apart + row * channels, channels, 1,
+                            kernels, index * kernels_apart + column, wide, channels, False, rows, vectors,
                         )  # fmt: skip
             for tile in range(count):
                 for place in range(0, outputs, LANES):
@@ -209,26 +210,6 @@ def transform_kernels(
     places = [[code.place(start, (step, 5 * i + j)) for j in range(5)] for i in range(5)]
     grid = [[code.gather(weight, each, kernel) for each in row] for row in places]
     write_transform(code, _KERNELS, grid, to, at, apart)
-
-
-@block
-def multiply(
-    code: Code, to: Any, at: Any, to_row: Any, left: Any, left_at: Any, left_row: Any,
-    right: Any, right_at: Any, right_row: Any, depth: Any, rows: Any, vectors: Any,
-) -> None:  # fmt: skip
-    """Write the product of two matrices; how many rows and vectors it has is fixed when this is compiled, and sums stay
-    in registers."""
-    block = [(row, vector) for row in range(code.size(-2)) for vector in range(code.size(-1))]
-    sums = dict(zip(block, code.sums(len(block)), strict=True))
-    width = ONE.type(LANES)
-    with code.repeated(depth) as k:
-        start = code.builder.add(right_at, code.builder.mul(right_row, k))
-        parts = [code.load(right, code.place(start, (width, vector))) for vector in range(code.size(-1))]
-        for (row, vector), total in sums.items():
-            weight = code.everywhere(code.number(left, code.builder.add(code.place(left_at, (left_row, row)), k)))
-            code.builder.store(code.add_product(code.builder.load(total), weight, parts[vector]), total)
-    for (row, vector), total in sums.items():
-        code.store(code.builder.load(total), to, code.place(at, (to_row, row), (width, vector)))
 
 
 @block

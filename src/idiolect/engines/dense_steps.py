@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..compiled import kept
 from ..context import Grad
-from ..products import LANES, multiply, turn
+from ..products import multiply, turn
 from ..task import Batch, Scored
 from ..tree import Tree
+from ..vectors import LANES, kept
 from .dense import Dense
 
 NONE = np.empty((0, 0, 0), np.float32)
