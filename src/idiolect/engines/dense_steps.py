@@ -4,12 +4,13 @@ computed, in plain PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C import _functorch as tracing
 
 from ..context import Grad
 from ..products import multiply, turn
@@ -26,13 +27,16 @@ class CompiledDense(Dense):
 
     def grad(self, slot: str, params: Mapping[str, Tensor], batch: Batch, part: frozenset[str] | None) -> Grad:
         """The gradient of one client's loss with respect to `part` of its model, for `Context.grad`."""
-        x = batch.x.flatten(1)
-        if not self.fits(params, x):
+        given = [*self.leaves(params)[0], *self.leaves(params)[1], *batch]
+        leaves, one = all_clients(given)
+        x, depth = leaves[-3].flatten(2), len(self.layers)
+        if not self.fits(params, x) or any(map(tracing.is_batchedtensor, leaves)):
             return super().grad(slot, params, batch, part)
-        wanted, depth = [name for name in params if part is None or name in part], len(self.layers)
+        wanted = [name for name in params if part is None or name in part]
         trained = [layer.weight in wanted or layer.bias in wanted for layer in self.layers]
-        share = batch.weight / batch.weight.sum()
-        found = gradients(*self.leaves(params), self.relus, trained, x, batch.y, share)
+        found = [
+            one(leaf) for leaf in gradients(leaves[:depth], leaves[depth:-3], self.relus, trained, x, *leaves[-2:])
+        ]
         names = [layer.weight for layer in self.layers] + [layer.bias for layer in self.layers]
         grads = dict(zip(names, found, strict=False))
         loss, logits, features = found[2 * depth :]
@@ -65,38 +69,41 @@ class CompiledDense(Dense):
         return weights, [none if layer.bias is None else params[layer.bias] for layer in self.layers]
 
 
-@torch.library.custom_op("idiolect::dense_gradients", mutates_args=())
+def all_clients(leaves: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[Tensor], Tensor]]:
+    """What leaves of the one client that `torch.func.vmap` traces stand for: those of all clients, with one more axis
+    in front; and the way back. `torch.library.custom_op` would do the same, but takes as long as a step."""
+    traced = next((leaf for leaf in leaves if tracing.is_batchedtensor(leaf)), None)
+    if traced is None:
+        return [leaf[None] for leaf in leaves], lambda leaf: leaf[0]
+    clients, level = (
+        tracing.get_unwrapped(traced).shape[tracing.maybe_get_bdim(traced)],
+        tracing.maybe_get_level(traced),
+    )
+
+    def of_all(leaf: Tensor) -> Tensor:
+        if not tracing.is_batchedtensor(leaf):
+            return leaf.expand(clients, *leaf.shape)
+        return tracing.get_unwrapped(leaf).movedim(tracing.maybe_get_bdim(leaf), 0)
+
+    return [of_all(leaf) for leaf in leaves], lambda leaf: tracing._add_batch_dim(leaf, 0, level)
+
+
 def gradients(
-    weights: list[Tensor], biases: list[Tensor], relus: list[bool], trained: list[bool], x: Tensor, y: Tensor,
-    share: Tensor,
+    weights: Sequence[Tensor], biases: Sequence[Tensor], relus: Sequence[bool], trained: Sequence[bool], x: Tensor,
+    y: Tensor, weight: Tensor,
 ) -> list[Tensor]:  # fmt: skip
-    """Gradients of the weights and of the biases (empty where they are not trained), the loss, the logits, and the
-    features that enter the last layer; of one client or, with one more axis in front of everything, of many."""
+    """Gradients of the weights and of the biases of all clients (empty where they are not trained), their losses, the
+    logits, and the features that enter the last layer."""
 
-    def room(leaves: list[Tensor]) -> list[Tensor]:
-        return [leaf.new_empty(leaf.shape if each else 0) for leaf, each in zip(leaves, trained, strict=True)]
+    def room(leaves: Sequence[Tensor]) -> list[Tensor]:
+        return [leaf.new_empty(leaf.shape if each else len(leaf)) for leaf, each in zip(leaves, trained, strict=True)]
 
-    to_weights, to_biases = room(weights), room(biases)
-    outputs, width = weights[-1].shape[-2:]
-    losses, logits, features = (x.new_empty(shape) for shape in (y.shape[:-1], (*y.shape, outputs), (*y.shape, width)))
-    made = losses.view(1, -1), logits.view(-1, *logits.shape[-2:]), features.view(-1, *features.shape[-2:])
-    drawn = numbers(*(leaf.reshape(1, -1, *leaf.shape[y.ndim - 1 :]) for leaf in (x, y, share)))
+    to_weights, to_biases, (outputs, width) = room(weights), room(biases), weights[-1].shape[1:]
+    made = x.new_empty(1, len(y)), x.new_empty(*y.shape, outputs), x.new_empty(*y.shape, width)
+    drawn = numbers(x[None], y[None], (weight / weight.sum(1, keepdim=True))[None])
     given = (flat(leaves) for leaves in (weights, biases, to_weights, to_biases))
     dense_steps(*given, *described(weights, relus, trained), *drawn, 1.0, False, *(each.numpy() for each in made))
-    return [*to_weights, *to_biases, losses, logits, features]
-
-
-@gradients.register_vmap
-def _(info: Any, axes: Any, weights: Any, biases: Any, relus: Any, trained: Any, x: Any, y: Any, share: Any) -> Any:
-    """One more axis in front of everything."""
-
-    def fronted(leaf: Tensor, axis: int | None) -> Tensor:
-        return leaf.expand(info.batch_size, *leaf.shape) if axis is None else leaf.movedim(axis, 0)
-
-    stacks = [list(map(fronted, *each)) for each in ((weights, axes[0]), (biases, axes[1]))]
-    found = gradients(*stacks, relus, trained, *map(fronted, (x, y, share), axes[4:]))
-    found = [leaf if leaf.numel() else leaf.new_empty(info.batch_size, 0) for leaf in found]
-    return found, [0] * len(found)
+    return [*to_weights, *to_biases, made[0][0], *made[1:]]
 
 
 def flat(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
