@@ -133,7 +133,8 @@ class Method(Options):
         if ctx.round < 0:
             return ctx.clients
         count = max(1, round(ctx.participation * len(ctx.clients)))
-        return sorted(ctx.rng("select").choice(ctx.clients, size=count, replace=False).tolist())
+        chosen = ctx.rng("select").choice(len(ctx.clients), size=count, replace=False)
+        return sorted(ctx.clients[at] for at in chosen)
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """What participants get; never changes the server's state."""

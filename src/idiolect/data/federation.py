@@ -93,7 +93,7 @@ class Federation:
         """The number of clients."""
         return len(self.clients)
 
-    @property
+    @cached_property
     def seen(self) -> tuple[int, ...]:
         """The clients that may train, by position."""
         return tuple(position for position in range(len(self)) if position not in self.unseen)

@@ -140,7 +140,7 @@ class Experiment:
         rows: list[Row] = []
         for i, each in outcomes.items():
             if not math.isnan(each.loss):
-                rows.append((round, i, "seen", "train", "train", "loss", each.loss, int(self.plan.facts(i)[0])))
+                rows.append((round, i, "seen", "train", "train", "loss", each.loss, self.plan.part(i, "train").size))
             rows += [(round, i, "seen", s.point, s.split, s.metric, s.value, s.samples) for s in each.scores]
         records = self.plan.method.server_records(ctx, server)
         return rows + [(round, -1, "server", "state", "", name, float(v), 0) for name, v in records.items()]
