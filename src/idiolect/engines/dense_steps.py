@@ -27,8 +27,8 @@ class CompiledDense(Dense):
 
     def grad(self, slot: str, params: Mapping[str, Tensor], batch: Batch, part: frozenset[str] | None) -> Grad:
         """The gradient of one client's loss with respect to `part` of its model, for `Context.grad`."""
-        given = [*self.leaves(params)[0], *self.leaves(params)[1], *batch]
-        leaves, one = all_clients(given)
+        weights, biases = self.leaves(params)
+        leaves, one = all_clients([*weights, *biases, *batch])
         x, depth = leaves[-3].flatten(2), len(self.layers)
         if not self.fits(params, x) or any(map(tracing.is_batchedtensor, leaves)):
             return super().grad(slot, params, batch, part)
@@ -47,9 +47,8 @@ class CompiledDense(Dense):
         x, (weights, biases) = batches.x.flatten(3), self.leaves(params)
         if not self.fits(params, x):
             return super().descend_(params, batches, trained, rate)
-        share = batches.weight / batches.weight.sum(2, keepdim=True)
-        to, losses = (flat(weights), flat(biases)), torch.empty(share.shape[:2])
-        network, drawn = described(weights, self.relus, trained), numbers(x, batches.y, share)
+        to, losses = (flat(weights), flat(biases)), torch.empty(batches.y.shape[:2])
+        network, drawn = described(weights, self.relus, trained), numbers(x, batches.y, batches.weight)
         dense_steps(*to, *to, *network, *drawn, -rate, True, losses.numpy(), NONE, NONE)
         return losses
 
@@ -100,15 +99,15 @@ def gradients(
 
     to_weights, to_biases, (outputs, width) = room(weights), room(biases), weights[-1].shape[1:]
     made = x.new_empty(1, len(y)), x.new_empty(*y.shape, outputs), x.new_empty(*y.shape, width)
-    drawn = numbers(x[None], y[None], (weight / weight.sum(1, keepdim=True))[None])
-    given = (flat(leaves) for leaves in (weights, biases, to_weights, to_biases))
+    given = (flat([leaf.contiguous() for leaf in leaves]) for leaves in (weights, biases, to_weights, to_biases))
+    drawn = numbers(x[None], y[None], weight[None])
     dense_steps(*given, *described(weights, relus, trained), *drawn, 1.0, False, *(each.numpy() for each in made))
     return [*to_weights, *to_biases, made[0][0], *made[1:]]
 
 
 def flat(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Leaves as flat arrays; those that lie in one piece share their memory."""
-    return tuple(leaf.contiguous().view(-1).numpy() for leaf in leaves)
+    """Leaves, each in one piece, as flat arrays that share their memory."""
+    return tuple(leaf.view(-1).numpy() for leaf in leaves)
 
 
 def described(weights: Sequence[Tensor], relus: Sequence[bool], trained: Sequence[bool]) -> tuple[Any, Any, Any]:
@@ -116,8 +115,9 @@ def described(weights: Sequence[Tensor], relus: Sequence[bool], trained: Sequenc
     return np.array([weights[0].shape[-1], *(each.shape[-2] for each in weights)]), np.array(relus), np.array(trained)
 
 
-def numbers(x: Tensor, y: Tensor, share: Tensor) -> tuple[Any, Any, Any]:
-    """Inputs, targets and weights of some steps as arrays."""
+def numbers(x: Tensor, y: Tensor, weight: Tensor) -> tuple[Any, Any, Any]:
+    """Inputs, targets and weights in the loss, which add up to one per step and client, as arrays."""
+    share = weight / weight.sum(2, keepdim=True)
     return x.contiguous().view(-1).numpy(), y.contiguous().numpy(), share.contiguous().numpy()
 
 
