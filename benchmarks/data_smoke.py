@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 
 import idiolect
-from idiolect.data import Federation, load, sources
+from idiolect.data import Federation, load
+from idiolect.data.sources import sources
 from idiolect.models import build
 
 

@@ -14,8 +14,8 @@ import statistics
 import time
 
 import idiolect
+from idiolect.contract.method import methods as registry
 from idiolect.data import load
-from idiolect.method import methods as registry
 
 METHODS = ("fedavg", "fedper", "finetune(fedavg)", "fedbn", "lgmix")
 

@@ -15,11 +15,11 @@ from peers import Pfl
 from ratios import interleaved, ratio, show
 from workload import WORKS, Ours, Work, bare, federation, naive
 
-from idiolect.context import Context
+from idiolect.contract.context import Context
+from idiolect.core.tree import Slots
 from idiolect.methods.fedavg import FedAvg
-from idiolect.net import has_bf16
-from idiolect.task import Batch
-from idiolect.tree import Slots
+from idiolect.task.network import has_bf16
+from idiolect.task.task import Batch
 
 OTHERS = ("pfl", "naive")
 

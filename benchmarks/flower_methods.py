@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 import idiolect
+from idiolect.core.tree import Slots
 from idiolect.flower.testbed import Testbed, write_named_app
-from idiolect.store import Store
-from idiolect.tree import Slots
+from idiolect.runs.store import Store
 
 METHODS = (
     *("fedavg", "fedlag(fedavg)", "lgmix", "flayer(fedavg)", "pfedgate", "fedfac", "ditto", "fedfomo"),

@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from idiolect.store import Store
+from idiolect.runs.store import Store
 
 METHODS = (
     "fedavg",

@@ -15,10 +15,10 @@ import torch
 from ratios import interleaved, ratio, show
 from workload import WORKS, Ours, Work, federation
 
+from idiolect.contract.method import methods
+from idiolect.core.errors import IdiolectError
+from idiolect.core.expressions import split
 from idiolect.data import Federation
-from idiolect.errors import IdiolectError
-from idiolect.method import methods
-from idiolect.registry import split
 
 # Methods that take turns with one FedAvg.
 GROUP = 7

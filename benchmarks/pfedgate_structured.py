@@ -17,13 +17,15 @@ from dataclasses import dataclass
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from idiolect import Batch, Task, tree
-from idiolect.context import Context
+from idiolect import Batch, Task
+from idiolect.contract.context import Context
+from idiolect.contract.method import methods
+from idiolect.core import tree
 from idiolect.engines.client import fresh_optimizer
-from idiolect.method import methods
+from idiolect.kernels.convolutions import speed_up
 from idiolect.models import LeNet5w
-from idiolect.net import Net
-from idiolect.optim import SGD
+from idiolect.task.network import Net
+from idiolect.task.optimizers import SGD
 
 VARIANTS = [f"pfedgate(s={s}, split=structured{pool})" for pool in (", gate_pool=1", "") for s in ("1.0", "0.5", "0.3")]
 
@@ -54,7 +56,7 @@ def client(expression: str, batch: Batch, fast: bool) -> Client:
     method = methods.build(expression)
     task = Task(LeNet5w().build((3, 32, 32), 10), (batch.x[:2], batch.y[:2]), classes=10)
     if fast:
-        task.net.prefer_speed()
+        speed_up(task.net.module)
     method.check(task)
     nets = {name: Net(module) for name, module in method.modules(task).items()}
     ctx = Context(method, task, nets, SGD(), lr=0.01, round=0, rounds=1, seed=0, variant=method.variant(0))

@@ -20,13 +20,13 @@ import torch
 from ratios import show
 
 from idiolect import Task
+from idiolect.contract.method import methods
 from idiolect.data import Client, Federation
 from idiolect.engines import Plan, engines
-from idiolect.machine import tune_allocator
-from idiolect.method import methods
+from idiolect.engines.machine import tune_allocator
 from idiolect.models import build
-from idiolect.run.experiment import Experiment
-from idiolect.store import Store
+from idiolect.runs.round_loop import Experiment
+from idiolect.runs.store import Store
 
 SAMPLES = 32
 

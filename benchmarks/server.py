@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from ratios import show
 
-from idiolect import tree
 from idiolect.analysis import communalities, conflict_scores, cosine_matrix, sketch, top_fraction_mask
+from idiolect.core import tree
 from idiolect.models import ResNet18
 
 DIM = 512

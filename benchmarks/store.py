@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from ratios import ratio, show
 
-from idiolect import codec
-from idiolect.store import Store
+from idiolect.core import codec
+from idiolect.runs.store import Store
 
 
 def main() -> None:

@@ -17,13 +17,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from idiolect import Task
+from idiolect.contract.method import Method, methods
 from idiolect.data import Client, Federation
 from idiolect.engines import Engine, Plan, engines
-from idiolect.machine import threads, tune_allocator
-from idiolect.method import Method, methods
+from idiolect.engines.machine import threads, tune_allocator
 from idiolect.models import build
-from idiolect.run.experiment import Experiment
-from idiolect.store import Store
+from idiolect.runs.round_loop import Experiment
+from idiolect.runs.store import Store
 
 TRAIN, TEST, LR = 320, 64, 0.01
 

@@ -38,8 +38,9 @@ from torch import Tensor
 
 import idiolect
 from idiolect.analysis import communalities, shared_units
-from idiolect.data import Federation, SimulationTruth, fedfac_simulation
-from idiolect.methods.fedfac import FedFac
+from idiolect.data import Federation
+from idiolect.data.sources import SimulationTruth, fedfac_simulation
+from idiolect.methods.fedfac.method import FedFac
 from idiolect.methods.fedsplit import FedSplit
 
 VARIED = (0.3, 0.5, 0.7)

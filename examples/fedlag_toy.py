@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import idiolect
 from idiolect.analysis import cosine_matrix
-from idiolect.data import fedlag_rectangles
+from idiolect.data.sources import fedlag_rectangles
 
 CLIENTS = range(4)
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")

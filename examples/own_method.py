@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import idiolect
-from idiolect import Batch, Context, Method, Upload, option, register, tree
-from idiolect.tree import Slots
+from idiolect import Batch, Context, Method, Upload, option, register
+from idiolect.core import tree
+from idiolect.core.tree import Slots
 
 
 @register("proxhead")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from idiolect.analysis import block_sizes, select_blocks
-from idiolect.errors import InputError, OptionError
+from idiolect.core.errors import InputError, OptionError
 
 SOLVERS = ["greedy", "density", "exact"]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from idiolect.analysis import cka
-from idiolect.errors import InputError
+from idiolect.core.errors import InputError
 
 
 def random(*shape, seed=0):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from idiolect.analysis import conflict_scores, cosine_matrix, count_conflicts, rank_units, sketch
-from idiolect.errors import InputError, OptionError
+from idiolect.core.errors import InputError, OptionError
 
 E = torch.eye(3)
 

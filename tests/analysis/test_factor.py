@@ -7,7 +7,7 @@ import torch
 
 from idiolect.analysis import communalities, communalities_from_correlation, correlation, factor_count, shared_units
 from idiolect.analysis import factor as module
-from idiolect.errors import InputError, OptionError
+from idiolect.core.errors import InputError, OptionError
 
 LOADINGS = torch.tensor([0.9, 0.8, 0.7, 0.2], dtype=torch.float64)
 GOLDEN = torch.outer(LOADINGS, LOADINGS).fill_diagonal_(1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from idiolect.analysis import layer_rates, top_fraction_mask, upload_fractions
-from idiolect.errors import InputError, OptionError
+from idiolect.core.errors import InputError, OptionError
 
 
 def by_sorting(change: torch.Tensor, fraction: float) -> list[bool]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from idiolect.analysis import mixing_ratio, ratio_of_traces, trace
-from idiolect.errors import InputError
+from idiolect.core.errors import InputError
 
 
 def random(*shape, seed=0):

@@ -14,7 +14,7 @@ from idiolect.analysis import (
     unit_distances,
     win_tie_loss,
 )
-from idiolect.errors import InputError, OptionError
+from idiolect.core.errors import InputError, OptionError
 
 
 def test_a_target_is_a_share_of_the_best_in_either_direction():

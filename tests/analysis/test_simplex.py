@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import minimize
 
 from idiolect.analysis.simplex import simplex_weights
-from idiolect.errors import InputError
+from idiolect.core.errors import InputError
 
 
 def form(size: int, rank: int, seed: int) -> torch.Tensor:

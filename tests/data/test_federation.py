@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
+from idiolect.core.errors import DataError, InputError, OptionError
 from idiolect.data import Federation, Shift
-from idiolect.errors import DataError, InputError, OptionError
 
 
 def samples(n: int, features: int = 3, classes: int = 2) -> tuple[torch.Tensor, torch.Tensor]:

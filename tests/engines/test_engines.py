@@ -13,16 +13,17 @@ import torch
 from torch import nn
 
 from idiolect import Federation, run
-from idiolect.engines import Loop, Workers, calibrate, engines, resolve
-from idiolect.engines.arena import Arena
-from idiolect.engines.dense import dense_layers, dense_of, is_plain
-from idiolect.engines.stack import grouped, obstacle, train_stack
-from idiolect.errors import IdiolectError, ModelError
-from idiolect.method import Download, methods
+from idiolect.contract.method import Download, methods
+from idiolect.contract.phase import Phase
+from idiolect.core.errors import IdiolectError, ModelError
+from idiolect.engines import Loop, Workers, engines, resolve
+from idiolect.engines.choice import calibrate
+from idiolect.engines.shared_memory import Arena
+from idiolect.engines.stacking import grouped, is_plain, obstacle, train_stack
+from idiolect.kernels.dense import dense_layers, dense_of
 from idiolect.models import build
-from idiolect.optim import SGD, Adam
-from idiolect.phase import Phase
-from idiolect.task import Task
+from idiolect.task.optimizers import SGD, Adam
+from idiolect.task.task import Task
 from idiolect.testing import play, require_equal, tiny_plan
 
 
@@ -75,7 +76,7 @@ def test_gradients_of_dense_networks_written_out_equal_the_traced_ones(method, o
     plan = tiny_plan(method, rounds=1, optimizer=optimizer)
     assert dense_of(plan.tasks[0]) is not None
     written = play(plan, lambda plan: Workers(plan, 1, chunk=5))
-    monkeypatch.setattr("idiolect.engines.stack.dense_of", lambda task: None)
+    monkeypatch.setattr("idiolect.engines.stacking.dense_of", lambda task: None)
     traced = play(tiny_plan(method, rounds=1, optimizer=optimizer), lambda plan: Workers(plan, 1, chunk=5))
     require_equal(written, traced, "written out", 1e-4)
 
@@ -159,7 +160,7 @@ def test_an_error_in_a_method_names_client_phase_and_step(engine):
 def test_auto_keeps_short_runs_with_the_loop_and_measures_long_ones(monkeypatch):
     assert resolve("auto", tiny_plan("fedavg"))[0] == "loop"
     assert resolve("workers(count=1)", tiny_plan("fedavg")) == ("workers(count=1)", {})
-    monkeypatch.setattr("idiolect.engines.WORTHWHILE", 0.0)
+    monkeypatch.setattr("idiolect.engines.choice.WORTHWHILE", 0.0)
     chosen, seconds = calibrate(tiny_plan("fedavg"))
     assert chosen == min(seconds, key=lambda text: seconds[text])
     assert any(text.startswith("vector") for text in seconds)
@@ -184,7 +185,7 @@ def test_bf16_is_close_to_fp32():
 
 def test_bf16_on_a_processor_without_it_comes_with_a_warning(monkeypatch, caplog):
     for supported, said in ((True, ""), (False, "this processor has no instructions for bf16")):
-        monkeypatch.setattr(sys.modules["idiolect.run.api"], "has_bf16", lambda device, found=supported: found)
+        monkeypatch.setattr(sys.modules["idiolect.runs.api"], "has_bf16", lambda device, found=supported: found)
         caplog.clear()
         run("fedavg", "digits", precision="bf16", clients=3, rounds=1, engine="loop")
         assert caplog.text.count("bf16") == bool(said)

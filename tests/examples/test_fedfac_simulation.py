@@ -10,7 +10,7 @@ from types import ModuleType
 import polars as pl
 import pytest
 
-from idiolect.data import fedfac_simulation
+from idiolect.data.sources import fedfac_simulation
 
 pytest.importorskip("matplotlib")
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from idiolect import Batch, tree
-from idiolect.errors import OptionError
-from idiolect.method import methods
+from idiolect import Batch
+from idiolect.contract.method import methods
+from idiolect.core import tree
+from idiolect.core.errors import OptionError
 from idiolect.testing import CHECKS, check_method, play, tiny_plan
 
 PROXHEAD = f"{Path(__file__).parents[2] / 'examples' / 'own_method.py'}:ProxHead"

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from idiolect import codec
-from idiolect.errors import InputError, MissingExtraError
+from idiolect.core import codec
+from idiolect.core.errors import InputError, MissingExtraError
 from idiolect.flower import apps
-from idiolect.flower.parcel import Parcel
+from idiolect.flower.messages import Parcel
 from idiolect.flower.project import Project
 
 flwr = pytest.importorskip("flwr.app", reason="Flower is not installed")

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from idiolect.core.errors import InputError
 from idiolect.data import load
-from idiolect.errors import InputError
 from idiolect.flower.project import Project, alone, blank, describe_data
 from idiolect.flower.settings import read_settings
-from idiolect.run.api import make_plan, weights_hash
+from idiolect.runs.api import make_plan, weights_hash
 
 SETTINGS = {"method": "fedavg", "clients": 3, "rounds": 1}
 

@@ -8,7 +8,7 @@ import torch
 import idiolect
 from idiolect.flower.personal import personal_of
 from idiolect.flower.testbed import Testbed, write_named_app
-from idiolect.store import Store
+from idiolect.runs.store import Store
 
 SETTINGS = {"data": "digits", "clients": 2, "rounds": 2, "eval_every": 2, "method": "ditto", "lr": 0.1, "seed": 1}
 

@@ -3,15 +3,15 @@
 import pytest
 
 import idiolect
-from idiolect.errors import InputError, RunFolderError
-from idiolect.flower.desk import Desk
+from idiolect.core.errors import InputError, RunFolderError
+from idiolect.flower.client import Desk
 from idiolect.flower.loopback import Loopback
 from idiolect.flower.personal import personal_of
 from idiolect.flower.project import Project
 from idiolect.flower.server import only_one, serve
 from idiolect.flower.settings import read_settings
-from idiolect.run.export import personal_of as personal_of_run
-from idiolect.store import Store
+from idiolect.runs.export import personal_of as personal_of_run
+from idiolect.runs.store import Store
 
 SETTINGS = {
     "data": "digits",

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from idiolect.cli import main
-from idiolect.errors import InputError
+from idiolect.core.errors import InputError
 from idiolect.flower.personal import project_of
 from idiolect.flower.settings import read_settings
 from idiolect.flower.template import write_app

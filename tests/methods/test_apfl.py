@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task, tree
+from idiolect import Batch, Task
+from idiolect.contract.method import methods
+from idiolect.core import tree
+from idiolect.core.errors import OptionError
 from idiolect.engines.client import evaluate, train
-from idiolect.errors import OptionError
-from idiolect.method import methods
 from idiolect.testing import play, tiny_plan, views
 
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Federation, Task, codec, run, tree
+from idiolect import Batch, Federation, Task, run
+from idiolect.contract.method import Upload, methods
+from idiolect.core import codec, tree
+from idiolect.core.errors import ComposeError, OptionError
 from idiolect.engines.client import train
-from idiolect.errors import ComposeError, OptionError
-from idiolect.method import Upload, methods
 from idiolect.methods.apple import personal
 from idiolect.testing import check_method, play, tiny_plan, views
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from idiolect import Task
-from idiolect.errors import ModelError
-from idiolect.method import methods
+from idiolect.contract.method import methods
+from idiolect.core.errors import ModelError
 from idiolect.testing import CHECKS, check_method, tiny_model, tiny_plan
 
 PRESETS = [f"{name}(preset={preset})" for name in methods for preset in methods.get(name).presets]

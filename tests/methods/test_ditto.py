@@ -2,9 +2,10 @@
 
 import torch
 
-from idiolect import Batch, tree
+from idiolect import Batch
+from idiolect.contract.phase import Phase
+from idiolect.core import tree
 from idiolect.engines.client import train
-from idiolect.phase import Phase
 from idiolect.testing import play, tiny_plan
 
 

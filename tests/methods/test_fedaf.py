@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task, codec, tree
-from idiolect.context import autograd
+from idiolect import Batch, Task
+from idiolect.contract.context import autograd
+from idiolect.contract.method import Upload, methods
+from idiolect.core import codec, tree
+from idiolect.core.errors import ComposeError, ModelError, OptionError
 from idiolect.engines.client import run_phases, train
-from idiolect.errors import ComposeError, ModelError, OptionError
-from idiolect.method import Upload, methods
 from idiolect.methods.fedaf import FEATURES, IMAGES, LOGITS, SAMPLE, SOFT, sliced
 from idiolect.testing import check_method, play, tiny_plan
 

@@ -4,15 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task, tree
+from idiolect import Batch, Task
+from idiolect.contract.method import methods
+from idiolect.contract.phase import Phase
+from idiolect.core import tree
+from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines import Loop, engines
 from idiolect.engines.client import batches, train
-from idiolect.errors import ModelError, OptionError
-from idiolect.method import methods
 from idiolect.methods.fedala import MIX, OWN, WEIGHTS, watched
-from idiolect.phase import Phase
-from idiolect.run.experiment import Experiment
-from idiolect.store import Store
+from idiolect.runs.round_loop import Experiment
+from idiolect.runs.store import Store
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
 
 HEAD = {"4.weight", "4.bias"}

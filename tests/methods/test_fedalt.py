@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from idiolect import Federation, Task, run
+from idiolect.contract.method import methods
+from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines.client import train
-from idiolect.errors import ModelError, OptionError
-from idiolect.method import methods
 from idiolect.testing import check_method, play, tiny_plan, views
 
 OUTPUT, INPUT = {"4.weight", "4.bias"}, {"0.weight", "0.bias"}

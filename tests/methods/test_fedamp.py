@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task, tree
+from idiolect import Batch, Task
+from idiolect.contract.method import Upload, methods
+from idiolect.contract.parts.collection import gram
+from idiolect.core import tree
+from idiolect.core.errors import OptionError
 from idiolect.engines.client import train
-from idiolect.errors import OptionError
-from idiolect.method import Upload, methods
-from idiolect.methods._collection import gram
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
 
 BOTH = ["fedamp", "heurfedamp"]

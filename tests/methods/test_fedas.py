@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task, tree
+from idiolect import Batch, Task
+from idiolect.contract.method import Phase, Upload, methods
+from idiolect.core import tree
+from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines.client import batches, run_phases, train, tuned_view
-from idiolect.errors import ModelError, OptionError
-from idiolect.method import Phase, Upload, methods
 from idiolect.methods.fedas import FISHER, OWN, PROTOTYPES
 from idiolect.testing import check_method, play, tiny_plan, views
 

@@ -3,12 +3,13 @@
 import torch
 from torch import nn
 
-from idiolect import Federation, run, tree
+from idiolect import Federation, run
+from idiolect.contract.method import Upload, methods
+from idiolect.core import tree
+from idiolect.core.randomness import generator
 from idiolect.engines import Loop, Plan
 from idiolect.engines.client import batches, train
-from idiolect.method import Upload, methods
-from idiolect.rng import generator
-from idiolect.task import Task
+from idiolect.task.task import Task
 from idiolect.testing import play, tiny_plan, views
 
 

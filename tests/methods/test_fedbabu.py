@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from idiolect import Federation, Task, run
+from idiolect.contract.method import methods
+from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines import Plan
 from idiolect.engines.client import train, tuned_view
-from idiolect.errors import ModelError, OptionError
-from idiolect.method import methods
-from idiolect.optim import SGD
+from idiolect.task.optimizers import SGD
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
 
 HEAD = {"4.weight", "4.bias"}

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from idiolect import Task
+from idiolect.contract.method import methods
 from idiolect.engines.client import train, tuned_view
-from idiolect.method import methods
 from idiolect.testing import play, require_equal, tiny_plan, views
 
 pytestmark = pytest.mark.filterwarnings("ignore:fedbn. the model has no normalisation")

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from idiolect import tree
+from idiolect.contract.method import Upload, methods
+from idiolect.core import tree
+from idiolect.core.errors import OptionError
 from idiolect.engines.client import train
-from idiolect.errors import OptionError
-from idiolect.method import Upload, methods
 from idiolect.methods.fedcac import critical, helpers, overlaps
 from idiolect.testing import play, tiny_plan, views
 

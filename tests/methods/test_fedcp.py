@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task, run, tree
+from idiolect import Batch, Task, run
+from idiolect.contract.method import methods
+from idiolect.core import tree
+from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines.client import train, tuned_view
-from idiolect.errors import ModelError, OptionError
-from idiolect.method import methods
 from idiolect.methods.fedcp import BANDWIDTHS, CONTEXT, FROZEN, HEAD, POLICY, discrepancy, gumbel
-from idiolect.net import Net
+from idiolect.task.network import Net
 from idiolect.testing import check_method, play, tiny_plan, views
 
 

@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from idiolect import Batch, Task
+from idiolect.contract.method import methods
+from idiolect.contract.phase import Phase
+from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines.client import train, tuned_view
-from idiolect.errors import ModelError, OptionError
-from idiolect.method import methods
 from idiolect.methods.feddbe import mean
-from idiolect.phase import Phase
 from idiolect.testing import play, tiny_model, tiny_plan, views
 
 SHIFT, MEAN, RUNNING = "feddbe.shift", "feddbe.mean", "feddbe.running"

@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from idiolect import Batch, Federation, Task, codec, run, tree
+from idiolect import Batch, Federation, Task, run
+from idiolect.contract.method import methods
+from idiolect.core import codec, tree
+from idiolect.core.errors import ComposeError, ModelError, OptionError
 from idiolect.engines.client import train, tuned_view
-from idiolect.errors import ComposeError, ModelError, OptionError
-from idiolect.method import methods
 from idiolect.methods.fedem import expected, mixed, responsibilities
 from idiolect.testing import check_method, play, tiny_plan, views
 

@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from idiolect import Federation, run, tree
+from idiolect import Federation, run
+from idiolect.contract.method import Upload, methods
+from idiolect.core import tree
+from idiolect.core.errors import OptionError
 from idiolect.engines import Loop, Plan
 from idiolect.engines.client import train
-from idiolect.errors import OptionError
-from idiolect.method import Upload, methods
-from idiolect.run.experiment import Experiment
-from idiolect.store import Store
+from idiolect.runs.round_loop import Experiment
+from idiolect.runs.store import Store
 from idiolect.testing import play, tiny_plan, views
 
 

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 import idiolect
-from idiolect import tree
 from idiolect.analysis import communalities
+from idiolect.contract.method import Upload, methods
+from idiolect.core import tree
+from idiolect.core.errors import OptionError
+from idiolect.core.tree import Slots
 from idiolect.data import Federation
 from idiolect.engines import Plan
 from idiolect.engines.client import predict, train, tuned_view
-from idiolect.errors import OptionError
-from idiolect.method import Upload, methods
-from idiolect.methods.fedfac import FedFac
-from idiolect.task import Task
+from idiolect.methods.fedfac.method import FedFac
+from idiolect.task.task import Task
 from idiolect.testing import check_method, play, tiny_plan, views
-from idiolect.tree import Slots
 
 GOLDEN = {
     "paf": [0.81, 0.64, 0.49, 0.04],
@@ -86,7 +86,7 @@ class Fixed:
         nu = self.shared.double()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(FedFac, "communality", lambda *_: nu)
-            patch.setattr("idiolect.methods.fedfac.shared_units", lambda *_: self.shared)
+            patch.setattr("idiolect.methods.fedfac.method.shared_units", lambda *_: self.shared)
             return self.method.aggregate(ctx, server, uploads)
 
 

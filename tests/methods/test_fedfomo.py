@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task, codec, tree
+from idiolect import Batch, Task
+from idiolect.contract.method import Upload, methods
+from idiolect.contract.phase import Phase
+from idiolect.core import codec, tree
+from idiolect.core.errors import ComposeError, OptionError
 from idiolect.engines.client import train
-from idiolect.errors import ComposeError, OptionError
-from idiolect.method import Upload, methods
 from idiolect.methods.fedfomo import moved
-from idiolect.phase import Phase
 from idiolect.testing import check_method, play, tiny_plan, views
 
 

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task, tree
+from idiolect import Batch, Task
+from idiolect.contract.method import Upload, methods
+from idiolect.core import tree
+from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines.client import train, tuned_view
-from idiolect.errors import ModelError, OptionError
-from idiolect.method import Upload, methods
 from idiolect.methods.fedhkd import FEATURES, SOFT
 from idiolect.testing import check_method, play, tiny_plan, views
 

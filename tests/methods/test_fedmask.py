@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from idiolect import Batch, codec, run, tree
+from idiolect import Batch, run
+from idiolect.contract.method import Upload, methods
+from idiolect.core import codec, tree
+from idiolect.core.errors import ComposeError, ModelError, OptionError
 from idiolect.engines.client import train, tuned_view
-from idiolect.errors import ComposeError, ModelError, OptionError
-from idiolect.method import Upload, methods
 from idiolect.methods.fedmask import KEPT, SCORES
 from idiolect.testing import check_method, play, tiny_plan, views
 

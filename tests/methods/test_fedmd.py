@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Federation, Task, codec, run, tree
+from idiolect import Batch, Federation, Task, run
+from idiolect.contract.method import Upload, methods
+from idiolect.contract.phase import Phase
+from idiolect.core import codec, tree
+from idiolect.core.errors import ComposeError, InputError, OptionError
 from idiolect.engines import engines
 from idiolect.engines.client import order, train, tuned_view
-from idiolect.errors import ComposeError, InputError, OptionError
-from idiolect.method import Upload, methods
 from idiolect.methods.fedmd import CONSENSUS, SCORES
-from idiolect.phase import Phase
 from idiolect.testing import check_method, play, require_equal, tiny_model, tiny_plan, views
 
 

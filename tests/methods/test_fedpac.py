@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from idiolect import Batch, Task, tree
+from idiolect import Batch, Task
+from idiolect.contract.method import Upload, methods
+from idiolect.contract.phase import Phase
+from idiolect.core import tree
+from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines.client import train
-from idiolect.errors import ModelError, OptionError
-from idiolect.method import Upload, methods
-from idiolect.phase import Phase
 from idiolect.testing import play, tiny_model, tiny_plan, views
 
 HEAD = frozenset({"4.weight", "4.bias"})

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from idiolect import codec
+from idiolect.contract.method import Upload, methods
+from idiolect.core import codec
+from idiolect.core.errors import ModelError
 from idiolect.engines.client import train
-from idiolect.errors import ModelError
-from idiolect.method import Upload, methods
 from idiolect.testing import play, tiny_plan, views
 
 

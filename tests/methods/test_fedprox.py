@@ -2,8 +2,9 @@
 
 import torch
 
-from idiolect import Batch, tree
-from idiolect.method import methods
+from idiolect import Batch
+from idiolect.contract.method import methods
+from idiolect.core import tree
 from idiolect.testing import play, require_equal, tiny_plan
 
 
@@ -48,8 +49,8 @@ def test_the_step_follows_the_finite_difference_of_loss_plus_term():
 
 def test_the_hand_worked_example():
     """At w = 3 with w^t = 1, loss gradient 2 and mu = 0.5 the step is along 2 + 0.5 (3 - 1) = 3."""
-    from idiolect.context import Grad
-    from idiolect.task import Scored
+    from idiolect.contract.context import Grad
+    from idiolect.task.task import Scored
 
     nothing = Scored(torch.zeros(()), torch.zeros(()), torch.zeros(()), {})
     grad = Grad({"params": {"w": torch.tensor(2.0)}}, nothing)

@@ -7,13 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from idiolect import Batch, Task, tree
-from idiolect.context import Context
+from idiolect import Batch, Task
+from idiolect.contract.context import Context
+from idiolect.contract.method import methods
+from idiolect.core import tree
+from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines.client import train, tuned_view
 from idiolect.engines.plan import Plan
-from idiolect.errors import ModelError, OptionError
-from idiolect.method import methods
-from idiolect.net import Net
+from idiolect.task.network import Net
 from idiolect.testing import play, tiny_model, tiny_plan, views
 
 OWN, HYPER = "fedrod.own", "fedrod.hyper"

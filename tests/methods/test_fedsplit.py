@@ -9,17 +9,17 @@ import torch
 from torch import nn
 
 import idiolect
-from idiolect import tree
+from idiolect.contract.method import Upload, methods
+from idiolect.core import tree
+from idiolect.core.errors import InputError, OptionError
+from idiolect.core.tree import Slots
 from idiolect.data import Federation
 from idiolect.engines import Plan
 from idiolect.engines.client import batches, tuned_view
-from idiolect.errors import InputError, OptionError
-from idiolect.method import Upload, methods
 from idiolect.methods.fedsplit import FedSplit
-from idiolect.optim import SGD
-from idiolect.task import Task
+from idiolect.task.optimizers import SGD
+from idiolect.task.task import Task
 from idiolect.testing import check_method, play, tiny_model, tiny_plan, views
-from idiolect.tree import Slots
 
 
 def net() -> nn.Module:

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from idiolect import Batch, Task, run
+from idiolect.contract.method import methods
+from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines.client import train, tuned_view
-from idiolect.errors import ModelError, OptionError
-from idiolect.method import methods
 from idiolect.methods.gpfl import CLASSES, CONDITION, VALVE, Valve
 from idiolect.testing import check_method, play, tiny_plan, views
 

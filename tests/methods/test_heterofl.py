@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task, codec, run
+from idiolect import Batch, Task, run
+from idiolect.contract.method import Upload, methods
+from idiolect.contract.parts.slices import cut, slice_shapes
+from idiolect.core import codec
+from idiolect.core.errors import ComposeError, ModelError, OptionError
 from idiolect.engines.client import train
-from idiolect.errors import ComposeError, ModelError, OptionError
-from idiolect.method import Upload, methods
-from idiolect.methods._heterofl_slices import cut, slice_shapes
 from idiolect.models import build
 from idiolect.testing import check_method, play, tiny_plan, views
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from idiolect import tree
+from idiolect.contract.method import Method, Phase, methods
+from idiolect.core import tree
+from idiolect.core.errors import OptionError
 from idiolect.engines import Loop, engines
 from idiolect.engines.client import train
-from idiolect.errors import OptionError
-from idiolect.method import Method, Phase, methods
 from idiolect.methods.l2sgd import OWN, SHARE
 from idiolect.methods.local import Local
-from idiolect.optim import Exponential
+from idiolect.task.schedules import Exponential
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
 
 WHOLE = "l2sgd(p=0.5, lam=10)"

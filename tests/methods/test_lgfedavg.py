@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from idiolect import codec
+from idiolect.contract.method import methods
+from idiolect.core import codec
+from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines import Loop, engines
 from idiolect.engines.client import train
-from idiolect.errors import ModelError, OptionError
-from idiolect.method import methods
-from idiolect.run.experiment import Experiment
-from idiolect.store import Store
+from idiolect.runs.round_loop import Experiment
+from idiolect.runs.store import Store
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
 
 HEAD = {"4.weight", "4.bias"}

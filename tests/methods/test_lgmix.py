@@ -8,15 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task, tree
+from idiolect import Batch, Task
 from idiolect.analysis import mixing_ratio
+from idiolect.contract.method import Wrapper, methods
+from idiolect.contract.phase import Phase
+from idiolect.core import tree
+from idiolect.core.errors import ComposeError, ModelError, OptionError
 from idiolect.data import Client, Federation
 from idiolect.engines import Plan
 from idiolect.engines.client import batches, train
-from idiolect.errors import ComposeError, ModelError, OptionError
-from idiolect.method import Wrapper, methods
-from idiolect.optim import SGD, Adam
-from idiolect.phase import Phase
+from idiolect.task.optimizers import SGD, Adam
 from idiolect.testing import check_method, play, tiny_federation, tiny_model, tiny_plan
 
 # -- how the tests run it ------------------------------------------------------------------------------

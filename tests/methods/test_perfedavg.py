@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Federation, Task, run, tree
+from idiolect import Batch, Federation, Task, run
+from idiolect.contract.method import Upload, methods
+from idiolect.core import tree
+from idiolect.core.errors import OptionError
 from idiolect.engines import Plan
 from idiolect.engines.client import batches, tuned_view
-from idiolect.errors import OptionError
-from idiolect.method import Upload, methods
-from idiolect.optim import Adam
+from idiolect.task.optimizers import Adam
 from idiolect.testing import play, tiny_plan, views
 
 

@@ -8,16 +8,17 @@ import torch
 from torch import nn
 
 import idiolect
-from idiolect import Batch, Task, codec, tree
+from idiolect import Batch, Task
+from idiolect.contract.method import Phase, Upload, methods
+from idiolect.core import codec, tree
+from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines.client import batches, evaluate, fresh_optimizer, predict, train, tuned_view
-from idiolect.errors import ModelError, OptionError
-from idiolect.method import Phase, Upload, methods
-from idiolect.methods._pfedgate_blocks import Blocks
-from idiolect.methods._pfedgate_structured import Rows
-from idiolect.methods.pfedgate import GATE, SENT, TALLY, PFedGate
+from idiolect.methods.pfedgate.blocks import Blocks
+from idiolect.methods.pfedgate.method import GATE, SENT, TALLY, PFedGate
+from idiolect.methods.pfedgate.structured import Rows
 from idiolect.models import build
-from idiolect.optim import SGD, Adam
-from idiolect.run.result import Predictor
+from idiolect.runs.result import Predictor
+from idiolect.task.optimizers import SGD, Adam
 from idiolect.testing import check_method, play, tiny_plan
 
 

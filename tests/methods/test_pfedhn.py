@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Task, codec, run, tree
+from idiolect import Task, run
+from idiolect.contract.method import Upload, methods
+from idiolect.core import codec, tree
+from idiolect.core.errors import ComposeError, ModelError, OptionError
 from idiolect.engines.client import train, tuned_view
-from idiolect.errors import ComposeError, ModelError, OptionError
-from idiolect.method import Upload, methods
 from idiolect.methods.pfedhn import EMBEDDING, MOMENTUM, NET
 from idiolect.testing import check_method, play, tiny_plan, views
 

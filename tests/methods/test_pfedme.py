@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Federation, Task, run, tree
+from idiolect import Batch, Federation, Task, run
+from idiolect.contract.method import Upload, methods
+from idiolect.core import tree
+from idiolect.core.errors import OptionError
 from idiolect.engines import Plan
 from idiolect.engines.client import train, tuned_view
-from idiolect.errors import OptionError
-from idiolect.method import Upload, methods
 from idiolect.testing import close, play, tiny_plan
 
 

@@ -4,12 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Federation, Task, tree
+from idiolect import Batch, Federation, Task
+from idiolect.contract.method import methods
+from idiolect.core import tree
+from idiolect.core.errors import OptionError
 from idiolect.engines import Plan
 from idiolect.engines.client import train
-from idiolect.errors import OptionError
-from idiolect.method import methods
-from idiolect.optim import SGD, Exponential
+from idiolect.task.optimizers import SGD
+from idiolect.task.schedules import Exponential
 from idiolect.testing import play, require_equal, tiny_plan, views
 
 TARGETS, SIZES = (4.0, -2.0, 1.0), (1, 3, 2)

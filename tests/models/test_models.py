@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from idiolect import Batch, Task
+from idiolect.core.errors import ModelError, OptionError, UnknownNameError
 from idiolect.data import Federation, Pool, load
-from idiolect.errors import ModelError, OptionError, UnknownNameError
 from idiolect.models import Mlp, Network, build, default_model, models
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import idiolect
-from idiolect.errors import RunFolderError
+from idiolect.core.errors import RunFolderError
 from idiolect.report import write_report
 from idiolect.report.page import MARK
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from idiolect.errors import InputError, MissingExtraError, OptionError
+from idiolect.core.errors import InputError, MissingExtraError, OptionError
 from idiolect.report import write_figures
 from idiolect.report.pictures import COLOURS, INK, embedded, painted, shortened
 

@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 import idiolect
-from idiolect.errors import InputError, RunFolderError
+from idiolect.comparison.leaderboard import plain
+from idiolect.core.errors import InputError, RunFolderError
 from idiolect.report import read_study
-from idiolect.run.leaderboard import plain
 
 SMALL = {"clients": 4, "rounds": 2, "model": "linear", "engine": "loop"}
 

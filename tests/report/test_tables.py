@@ -8,8 +8,9 @@ import math
 import pytest
 from scipy import stats
 
+from idiolect.core.tables import Cell, Column, Table
 from idiolect.report.curves import common_target, reached
-from idiolect.report.tables import Cell, Column, Table, clients, leaderboard, runs, tables, targets, versus
+from idiolect.report.tables import clients, leaderboard, runs, tables, targets, versus
 
 
 def column(table, head):

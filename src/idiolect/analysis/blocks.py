@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import InputError, OptionError
+from ..core.errors import InputError, OptionError
 
 Solver = Literal["greedy", "density", "exact"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 
 
 def cka(x: Tensor, y: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..errors import InputError, OptionError
+from ..core.errors import InputError, OptionError
 
 # Gram matrices are summed in float64 over blocks of this many float32 columns: the cosines of a layer of
 # millions of parameters are then exact to about 2e-7, at the speed of one matrix product.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..errors import InputError, OptionError
+from ..core.errors import InputError, OptionError
 
 
 def upload_fractions(n_layers: int, low: float = 0.1, high: float = 1.0) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 
 # A centred trace below this share of the raw one is round-off (float32 resolves 1e-7 of a feature): nothing varies.
 _NO_SPREAD = 1e-12

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError, OptionError
+from ..core.errors import InputError, OptionError
 from .cka import cka
 
 

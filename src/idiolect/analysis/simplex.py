@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..core.errors import InputError
 
 # An eigenvalue below zero by no more than this share of the largest is round-off.
 _ROUND_OFF = 1e-10

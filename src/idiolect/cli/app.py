@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperArgument, TyperOption
 
 from .. import __version__
-from ..errors import IdiolectError
+from ..core.errors import IdiolectError
 from . import catalogue, deploy, export, guide, report, screen, sources, train
 
 INPUT_ERROR = 2

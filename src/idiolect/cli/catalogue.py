@@ -11,14 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ..data import draw_partition, partition_text, partitions, save_partition
+from ..contract.method import Method, Wrapper
+from ..contract.method import methods as registry
+from ..core.errors import InputError
+from ..core.expressions import write
+from ..core.options import OptionInfo, options_of
 from ..data import load as load_data
-from ..errors import InputError
-from ..method import Method, Wrapper
-from ..method import methods as registry
-from ..options import OptionInfo, options_of
-from ..registry import write
-from ..run.config import configure
+from ..data import save_partition
+from ..data.partitions import partitions
+from ..report.partition import draw_partition, partition_text
+from ..runs.settings import configure
 from . import screen
 from .formula import readable
 from .settings import Json, with_settings

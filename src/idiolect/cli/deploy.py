@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import InputError
+from ..core.errors import InputError
 from ..flower.template import write_app
 from . import screen
 

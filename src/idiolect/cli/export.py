@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ..errors import InputError, RunFolderError
+from ..core.errors import InputError, RunFolderError
 from ..flower.personal import MODELS, project_of
 from ..flower.personal import personal_of as personal_of_client
-from ..run import load
-from ..run.export import FORMATS, Personal, personal_of
-from ..run.export import export as write_model
+from ..runs import load
+from ..runs.export import FORMATS, Personal, personal_of
+from ..runs.export import export as write_model
 from . import screen
 
 

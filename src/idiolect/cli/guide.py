@@ -11,18 +11,19 @@ from typing import Annotated, Any
 
 import typer
 
-from ..advise import Advice, Study
-from ..advise.race import BUDGETS, Course, Race
-from ..errors import InputError, RunFolderError
-from ..registry import write
-from ..run.compare_folder import SPEC
-from ..run.config import configure
-from ..run.progress import clock, reporter
-from ..run.tables import shower
-from ..tune import Tuning
-from ..tune import tune as run_tuning
-from ..tune.tuning import CHOSEN
-from ..watch import follow
+from ..advice import Advice, Study
+from ..advice.race import BUDGETS, Course, Race
+from ..comparison.folder import SPEC
+from ..core.errors import InputError, RunFolderError
+from ..core.expressions import write
+from ..core.tables import shower
+from ..report.terminal import reporter
+from ..report.watch import follow
+from ..runs.progress import clock
+from ..runs.settings import configure
+from ..tuning import Tuning
+from ..tuning import tune as run_tuning
+from ..tuning.api import CHOSEN
 from . import screen
 from .catalogue import finite
 from .settings import ConfigFile, Json, Overrides, Quiet, gathered, with_settings

@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..run.leaderboard import Comparison
-from ..run.tables import Grid, footnotes, grids, protocol_lines, shower
+from ..comparison.leaderboard import Comparison
+from ..comparison.tables import Grid, footnotes, grids, protocol_lines
+from ..core.tables import shower
 
 OUT = Console(highlight=False)
 ERR = Console(highlight=False, stderr=True)

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..errors import InputError
-from ..method import methods
-from ..options import OptionInfo, options_of
-from ..registry import value, write
-from ..run.api import OWN
-from ..run.config import Config, read_config
+from ..contract.method import methods
+from ..core.errors import InputError
+from ..core.expressions import value, write
+from ..core.options import OptionInfo, options_of
+from ..runs.api import OWN
+from ..runs.settings import Config, read_config
 
 PANELS = {"method": "Method, data and model", "rounds": "Training", "eval_every": "Evaluation and run"}
 """A panel of the help text begins at this setting."""

@@ -17,10 +17,11 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from ..core.errors import InputError
+from ..core.options import options_of
 from ..data import Progress as Fetched
-from ..data import Source, fetch, fetchable, sources
-from ..errors import InputError
-from ..options import options_of
+from ..data import Source, fetch, fetchable
+from ..data.sources import sources
 from . import screen
 from .catalogue import first_part, option, show_options, write_json
 from .formula import readable

@@ -9,20 +9,20 @@ from typing import Annotated, Any
 
 import typer
 
+from ..comparison.api import compare as run_comparison
+from ..comparison.api import resume_comparison
+from ..comparison.folder import SPEC, Entry, next_round, slug
+from ..comparison.leaderboard import Comparison
+from ..contract.method import Method
+from ..contract.method import methods as registry
+from ..core.errors import InputError, MissingExtraError, RunFolderError
+from ..core.expressions import parse
 from ..engines import Plan
-from ..errors import InputError, MissingExtraError, RunFolderError
-from ..machine import cores
-from ..method import Method
-from ..method import methods as registry
-from ..registry import parse
-from ..run.api import carry_out, make_plan, new_folder, open_run
-from ..run.compare import compare as run_comparison
-from ..run.compare import resume_comparison
-from ..run.compare_folder import SPEC, Entry, next_round, slug
-from ..run.config import Config, configure
-from ..run.leaderboard import Comparison
-from ..run.loggers import with_logs
-from ..run.progress import reporter
+from ..engines.machine import cores
+from ..report.loggers import with_logs
+from ..report.terminal import reporter
+from ..runs.api import carry_out, make_plan, new_folder, open_run
+from ..runs.settings import Config, configure
 from . import screen
 from .report import report
 from .settings import ConfigFile, JsonLines, Overrides, Quiet, gathered, with_settings

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from ..errors import DataError
+from ..core.errors import DataError
 
 
 def inputs(values: Any, owner: str) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..errors import DataError
+from ..core.errors import DataError
 
 if TYPE_CHECKING:
     from .federation import Client

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import DataError, InputError
-from ..rng import generator
+from ..core.errors import DataError, InputError
+from ..core.randomness import generator
 from . import arrays
 from .checks import check_clients, check_public
-from .partition import Assignment, Partition, content_hash, divide, partitions
-from .shift import Shift
-from .split import SHARES, SPLITS, Indices, Shares, check_seed, check_shares, cut, hold_out
+from .partitions.base import Assignment, Partition, content_hash, divide, partitions
+from .partitions.shift import Shift
+from .splits import SHARES, SPLITS, Indices, Shares, check_seed, check_shares, cut, hold_out
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..context import Context
-from ..losses import Metric
-from ..method import Download, Phase, Upload, overrides
-from ..rng import generator, torch_seed
-from ..task import Batch, Task
-from ..tree import Slots
+from ..contract.context import Context
+from ..contract.method import Download, Phase, Upload, overrides
+from ..core.randomness import generator, torch_seed
+from ..core.tree import Slots
+from ..task.metrics import Metric
+from ..task.task import Batch, Task
 from .plan import Part, Plan, together
 
 EVAL_BATCH = 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from ..method import Download
-from ..tree import Slots
+from ..contract.method import Download
+from ..core.tree import Slots
 from .client import Outcome, Score, evaluate, train
 from .plan import Plan
 

@@ -11,14 +11,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..context import Context, ServerContext
+from ..contract.context import Context, ServerContext
+from ..contract.method import Method
+from ..core.errors import ModelError
+from ..core.randomness import generator, torch_seed
 from ..data import Client, Federation
-from ..errors import ModelError
-from ..method import Method
-from ..net import Net
-from ..optim import SGD, Optimizer, Schedule
-from ..rng import generator, torch_seed
-from ..task import Task
+from ..task.network import Net
+from ..task.optimizers import SGD, Optimizer
+from ..task.schedules import Schedule
+from ..task.task import Task
 
 
 class Part(NamedTuple):

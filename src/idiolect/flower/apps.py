@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, MissingExtraError
-from ..run.export import export
-from .desk import Desk, guarded
-from .parcel import Parcel
+from ..core.errors import InputError, MissingExtraError
+from ..runs.export import export
+from .client import Desk, guarded
+from .messages import Parcel
 from .personal import personal_of
 from .project import Project
 from .server import only_one, serve

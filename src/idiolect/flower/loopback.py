@@ -7,16 +7,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ..core.tree import Slots
 from ..engines import Plan
-from ..run.api import weights_hash
-from ..store import Store
-from ..tree import Slots
-from .desk import Desk, guarded
-from .engine import FlowerEngine
-from .parcel import Parcel
+from ..runs.api import weights_hash
+from ..runs.store import Store
+from .client import Desk, guarded
+from .membership import Post, Roster
+from .messages import Parcel
 from .project import alone, blank, describe_data
-from .roster import Post, Roster
 from .settings import Deployment
+from .transport import FlowerEngine
 
 STRICT = Deployment(quorum=1.0, timeout=10.0, attempts=1)
 

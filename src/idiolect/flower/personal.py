@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
+from ..core.errors import InputError, RunFolderError
 from ..engines.client import tuned_view
-from ..errors import InputError, RunFolderError
-from ..run.export import Personal, about, scores_at
-from ..store import Store
+from ..runs.export import Personal, about, scores_at
+from ..runs.store import Store
 from .project import Project
 from .settings import read_settings
 

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.errors import InputError
+from ..core.randomness import torch_seed
 from ..data import Client, Federation
 from ..data import load as load_source
-from ..data.split import SHARES, hold_out
+from ..data.splits import SHARES, hold_out
 from ..engines import Plan
-from ..errors import InputError
-from ..rng import torch_seed
-from ..run.api import make_plan
-from ..run.config import Config
+from ..runs.api import make_plan
+from ..runs.settings import Config
 from .settings import Deployment
 
 PROBE = 8

@@ -12,18 +12,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from ..core.errors import RunFolderError
 from ..engines import Plan
-from ..errors import RunFolderError
-from ..run.api import OWN, weights_hash
-from ..run.config import Config, write_config
-from ..run.experiment import Experiment, Progress
-from ..run.result import Result
-from ..store import Store
-from .desk import NONE
-from .engine import FlowerEngine
+from ..runs.api import OWN, weights_hash
+from ..runs.result import Result
+from ..runs.round_loop import Experiment, Progress
+from ..runs.settings import Config, write_config
+from ..runs.store import Store
+from .client import NONE
+from .membership import Post, Roster
 from .project import Project, seats_of
-from .roster import Post, Roster
 from .settings import Deployment
+from .transport import FlowerEngine
 
 log = logging.getLogger("idiolect")
 

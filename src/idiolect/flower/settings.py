@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
-from ..options import Options, make, option, options_of
-from ..registry import value
-from ..run.config import Config, configure
+from ..core.errors import InputError
+from ..core.expressions import value
+from ..core.options import Options, make, option, options_of
+from ..runs.settings import Config, configure
 
 
 @dataclass(frozen=True)

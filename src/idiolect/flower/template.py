@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..errors import RunFolderError
-from ..options import options_of
-from ..run.config import Config
-from ..run.files import write_whole
+from ..core.errors import RunFolderError
+from ..core.files import write_whole
+from ..core.options import options_of
+from ..runs.settings import Config
 from .settings import Deployment
 
 APP = '''"""A federation: edit the two functions below. The settings are in pyproject.toml."""

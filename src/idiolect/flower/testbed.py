@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import IdiolectError, MissingExtraError
+from ..core.errors import IdiolectError, MissingExtraError
 from .apps import require_flower
 from .template import PROJECT
 

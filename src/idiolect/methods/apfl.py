@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..context import Context
-from ..method import Method, Paper, Phase, Upload, register
-from ..options import option
-from ..task import Batch
-from ..tree import Slots, Tree
+from ..contract.context import Context
+from ..contract.method import Method, Paper, Phase, Upload, register
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots, Tree
+from ..task.task import Batch
 
 OWN = ("apfl.own", "apfl.own.buffers")
 

@@ -10,13 +10,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..context import Context, ServerContext
-from ..method import Download, Paper, Phase, Upload, register
-from ..options import option
-from ..task import Batch
-from ..tree import Slots, Tree
-from ._collection import Collection
+from ..contract.context import Context, ServerContext
+from ..contract.method import Download, Paper, Phase, Upload, register
+from ..contract.parts.collection import Collection
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots, Tree
+from ..task.task import Batch
 
 # More than any other reason to ask for a core.
 NEVER_SEEN = 1e4

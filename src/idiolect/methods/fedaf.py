@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..context import Context, LossFn, ServerContext, autograd
-from ..errors import ModelError
-from ..method import Download, Method, Paper, Phase, Upload, register
-from ..optim import SGD
-from ..options import option
-from ..rng import generator
-from ..task import Batch, Scored, Task
-from ..tree import Slots, Tree
-from ._class_statistics import added, empty, feature_size, merged, require_classes
-from ._head import check_head
+from ..contract.context import Context, LossFn, ServerContext, autograd
+from ..contract.method import Download, Method, Paper, Phase, Upload, register
+from ..contract.parts.class_statistics import added, empty, feature_size, merged, require_classes
+from ..contract.parts.heads import check_head
+from ..core.errors import ModelError
+from ..core.options import option
+from ..core.randomness import generator
+from ..core.tree import Slots, Tree
+from ..task.optimizers import SGD
+from ..task.task import Batch, Scored, Task
 
 IMAGES = "fedaf.images"
 LOGITS = "fedaf.logits"

@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..context import Context
-from ..method import Method, Paper, Phase, Upload, register
-from ..options import option
-from ..task import Batch, Task
-from ..tree import Slots, Tree
+from ..contract.context import Context
+from ..contract.method import Method, Paper, Phase, Upload, register
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots, Tree
+from ..task.task import Batch, Task
 
 MIX = "fedala.mix"
 OWN, RECEIVED, WEIGHTS, WATCH = "fedala.own", "fedala.received", "fedala.weights", "fedala.watch"

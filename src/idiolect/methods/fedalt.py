@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..context import Context
-from ..errors import ModelError
-from ..method import Paper, Phase, register
-from ..options import option
-from ..task import Task
+from ..contract.context import Context
+from ..contract.method import Paper, Phase, register
+from ..core.errors import ModelError
+from ..core.options import option
+from ..task.task import Task
 from .fedper import PrivateHead
 from .fedrep import in_turn
 from .lgfedavg import below

@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..context import Context, ServerContext
-from ..errors import OptionError
-from ..method import Download, Paper, Upload, register
-from ..options import option
-from ..task import Batch
-from ..tree import Slots
-from ._collection import Collection, gram, known, parted
+from ..contract.context import Context, ServerContext
+from ..contract.method import Download, Paper, Upload, register
+from ..contract.parts.collection import Collection, gram, known, parted
+from ..core import tree
+from ..core.errors import OptionError
+from ..core.options import option
+from ..core.tree import Slots
+from ..task.task import Batch
 
 PAPER = Paper(
     "Huang, Chu, Zhou, Wang, Liu, Pei, Zhang",

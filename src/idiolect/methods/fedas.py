@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import torch
 
-from .. import tree
-from ..context import Context, ServerContext
-from ..method import Method, Paper, Phase, Upload, register
-from ..options import option
-from ..task import Batch, Scored, Task
-from ..tree import Slots
-from ._class_statistics import added, distance, empty, feature_size, require_classes, rows
+from ..contract.context import Context, ServerContext
+from ..contract.method import Method, Paper, Phase, Upload, register
+from ..contract.parts.class_statistics import added, distance, empty, feature_size, require_classes, rows
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots
+from ..task.task import Batch, Scored, Task
 from .fedper import PrivateHead
 
 OWN = ("fedas.own", "fedas.own.buffers")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..method import Method, Paper, register
+from ..contract.method import Method, Paper, register
 
 
 @register("fedavg")

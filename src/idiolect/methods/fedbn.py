@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..context import Context
-from ..method import Method, Paper, Phase, register
-from ..task import Task
+from ..contract.context import Context
+from ..contract.method import Method, Paper, Phase, register
+from ..task.task import Task
 
 
 @register("fedbn")

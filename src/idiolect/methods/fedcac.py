@@ -10,13 +10,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import tree
 from ..analysis.layers import largest
-from ..context import Context, ServerContext
-from ..method import Download, Method, Paper, Upload, register
-from ..options import option
-from ..tree import Slots, Tree
-from ._collection import gram
+from ..contract.context import Context, ServerContext
+from ..contract.method import Download, Method, Paper, Upload, register
+from ..contract.parts.collection import gram
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots, Tree
 
 _TIE = 1e-9
 

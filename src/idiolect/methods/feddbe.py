@@ -9,16 +9,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..context import Context, ServerContext
-from ..method import Download, Method, Paper, Phase, Upload, register
-from ..net import Output
-from ..options import option
-from ..task import Batch, Scored
-from ..tree import Slots
-from ._class_statistics import feature_size
-from ._head import head_outputs
-from ._on_features import OnFeatures
+from ..contract.context import Context, ServerContext
+from ..contract.method import Download, Method, Paper, Phase, Upload, register
+from ..contract.parts.class_statistics import feature_size
+from ..contract.parts.heads import head_outputs
+from ..contract.parts.on_features import OnFeatures
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots
+from ..task.network import Output
+from ..task.task import Batch, Scored
 
 SHIFT = "feddbe.shift"
 MEAN = "feddbe.mean"

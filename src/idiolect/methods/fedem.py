@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import tree
-from ..context import Context, Grad, ServerContext, buffers_of
-from ..errors import ModelError
-from ..losses import bce, class_axis, mae, mse
-from ..method import Download, Method, Paper, Phase, Upload, register, running_stats
-from ..options import option
-from ..task import Batch, Scored, Task
-from ..tree import Slots, Tree
+from ..contract.context import Context, Grad, ServerContext, buffers_of
+from ..contract.method import Download, Method, Paper, Phase, Upload, register, running_stats
+from ..core import tree
+from ..core.errors import ModelError
+from ..core.options import option
+from ..core.tree import Slots, Tree
+from ..task.losses import bce, class_axis, mae, mse
+from ..task.task import Batch, Scored, Task
 
 
 @register("fedem")

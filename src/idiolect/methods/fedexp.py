@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..context import ServerContext
-from ..method import Download, Paper, Upload, register
-from ..options import option
-from ..tree import Slots, Tree
+from ..contract.context import ServerContext
+from ..contract.method import Download, Paper, Upload, register
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots, Tree
 from .scaffold import ServerStep
 
 

@@ -9,13 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..context import Context, ServerContext
-from ..method import Download, Paper, Phase, Upload, register
-from ..options import option
-from ..task import Batch
-from ..tree import Slots, Tree
-from ._collection import Collection, joined, known, parted
+from ..contract.context import Context, ServerContext
+from ..contract.method import Download, Paper, Phase, Upload, register
+from ..contract.parts.collection import Collection, joined, known, parted
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots, Tree
+from ..task.task import Batch
 
 # A smaller share of the own loss is no gain: normalised, round-off would decide whom a client follows.
 NO_GAIN = 1e-6

@@ -9,13 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..context import Context, ServerContext
-from ..method import Download, Method, Paper, Phase, Upload, register
-from ..options import option
-from ..task import Batch, Scored, Task
-from ..tree import Slots, Tree
-from ._class_statistics import added, distance, empty, feature_size, merged, require_classes
-from ._head import check_head, head_outputs
+from ..contract.context import Context, ServerContext
+from ..contract.method import Download, Method, Paper, Phase, Upload, register
+from ..contract.parts.class_statistics import added, distance, empty, feature_size, merged, require_classes
+from ..contract.parts.heads import check_head, head_outputs
+from ..core.options import option
+from ..core.tree import Slots, Tree
+from ..task.task import Batch, Scored, Task
 
 FEATURES = "fedhkd.features"
 SOFT = "fedhkd.soft"

@@ -9,13 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..context import Context, Grad, ServerContext
-from ..losses import per_sample
-from ..method import Download, Method, Paper, Phase, Upload, register
-from ..options import option
-from ..task import Batch, Scored, Task
-from ..tree import Slots
+from ..contract.context import Context, Grad, ServerContext
+from ..contract.method import Download, Method, Paper, Phase, Upload, register
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots
+from ..task.losses import per_sample
+from ..task.task import Batch, Scored, Task
 
 SCORES = "fedmd.scores"
 SEEN = "fedmd.seen"

@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import tree
 from ..analysis.simplex import simplex_weights
-from ..context import Context, ServerContext
-from ..method import Download, Method, Paper, Phase, Upload, register
-from ..options import option
-from ..task import Batch, Scored, Task
-from ..tree import Slots, Tree
-from ._class_statistics import added, distance, empty, feature_size, merged, require_classes, rows
+from ..contract.context import Context, ServerContext
+from ..contract.method import Download, Method, Paper, Phase, Upload, register
+from ..contract.parts.class_statistics import added, distance, empty, feature_size, merged, require_classes, rows
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots, Tree
+from ..task.task import Batch, Scored, Task
 from .fedrep import in_turn
 
 PROTOTYPES = "fedpac.prototypes"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..context import Context
-from ..method import Method, Paper, Phase, register
-from ..options import option
-from ..task import Task
+from ..contract.context import Context
+from ..contract.method import Method, Paper, Phase, register
+from ..core.options import option
+from ..task.task import Task
 
 
 @dataclass(frozen=True)

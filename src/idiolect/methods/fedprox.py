@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .. import tree
-from ..context import Context
-from ..method import Method, Paper, register
-from ..options import option
-from ..task import Batch
-from ..tree import Slots
+from ..contract.context import Context
+from ..contract.method import Method, Paper, register
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots
+from ..task.task import Batch
 
 
 @register("fedprox")

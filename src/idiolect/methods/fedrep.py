@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..context import Context
-from ..method import Paper, Phase, register
-from ..options import option
-from ..task import Task
+from ..contract.context import Context
+from ..contract.method import Paper, Phase, register
+from ..core.options import option
+from ..task.task import Task
 from .fedper import PrivateHead
 
 

@@ -9,18 +9,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from .. import tree
-from ..context import Context, ServerContext
-from ..errors import ModelError
-from ..losses import class_axis
-from ..method import Download, Method, Paper, Phase, Upload, register
-from ..net import Output
-from ..options import option
-from ..task import Batch, Scored, Task
-from ..tree import Slots, Tree
-from ._class_statistics import require_classes
-from ._head import head_outputs
-from ._on_features import OnFeatures, head_values
+from ..contract.context import Context, ServerContext
+from ..contract.method import Download, Method, Paper, Phase, Upload, register
+from ..contract.parts.class_statistics import require_classes
+from ..contract.parts.heads import head_outputs
+from ..contract.parts.on_features import OnFeatures, head_values
+from ..core import tree
+from ..core.errors import ModelError
+from ..core.options import option
+from ..core.tree import Slots, Tree
+from ..task.losses import class_axis
+from ..task.network import Output
+from ..task.task import Batch, Scored, Task
 
 OWN = "fedrod.own"
 HYPER = "fedrod.hyper"

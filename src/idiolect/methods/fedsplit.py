@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..context import Context, ServerContext
-from ..errors import OptionError
-from ..method import Paper, Upload, register
-from ..options import option
-from ..rng import generator
-from ..task import Task
-from ..tree import Slots
-from ._split_units import SplitUnits
+from ..contract.context import Context, ServerContext
+from ..contract.method import Paper, Upload, register
+from ..contract.parts.unit_splits import SplitUnits
+from ..core.errors import OptionError
+from ..core.options import option
+from ..core.randomness import generator
+from ..core.tree import Slots
+from ..task.task import Task
 
 PAPER = Paper(
     "Wang, Tang, Li",

@@ -9,17 +9,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import tree
-from ..context import Context
-from ..losses import cross_entropy
-from ..method import Method, Paper, Phase, register
-from ..net import Output
-from ..options import option
-from ..task import Batch, Scored, Task
-from ..tree import Slots
-from ._class_statistics import feature_size
-from ._feature_nets import FeatureNets
-from ._head import head_outputs
+from ..contract.context import Context
+from ..contract.method import Method, Paper, Phase, register
+from ..contract.parts.class_statistics import feature_size
+from ..contract.parts.feature_networks import FeatureNets
+from ..contract.parts.heads import head_outputs
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots
+from ..task.losses import cross_entropy
+from ..task.network import Output
+from ..task.task import Batch, Scored, Task
 
 CLASSES = "gpfl.classes"
 VALVE = "gpfl.valve"

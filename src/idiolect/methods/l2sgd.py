@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..context import Context, ServerContext
-from ..errors import OptionError
-from ..method import Method, Paper, Phase, Upload, register
-from ..options import option
-from ..tree import Slots, Tree
+from ..contract.context import Context, ServerContext
+from ..contract.method import Method, Paper, Phase, Upload, register
+from ..core.errors import OptionError
+from ..core.options import option
+from ..core.tree import Slots, Tree
 
 OWN, SHARE = "l2sgd.own", "l2sgd.share"
 

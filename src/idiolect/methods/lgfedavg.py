@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import torch
 
-from ..context import Context, ServerContext
-from ..errors import OptionError
-from ..method import Download, Paper, Upload, register
-from ..options import option
-from ..task import Task
-from ..tree import Slots
+from ..contract.context import Context, ServerContext
+from ..contract.method import Download, Paper, Upload, register
+from ..core.errors import OptionError
+from ..core.options import option
+from ..core.tree import Slots
+from ..task.task import Task
 from .fedavg import FedAvg
 from .fedper import PrivateHead
 

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .. import tree
 from ..analysis import ratio_of_traces, trace
-from ..context import Context, ServerContext
-from ..errors import ModelError
-from ..method import Download, Method, Paper, Upload, register, slot_of
-from ..options import option
-from ..task import Batch, Task
-from ..tree import Slots, Tree
+from ..contract.context import Context, ServerContext
+from ..contract.method import Download, Method, Paper, Upload, register, slot_of
+from ..core import tree
+from ..core.errors import ModelError
+from ..core.options import option
+from ..core.tree import Slots, Tree
+from ..task.task import Batch, Task
 
 # A centred trace below this share of the raw one is round-off of float32 features: nothing varies.
 NO_SPREAD = 1e-12

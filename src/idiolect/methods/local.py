@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..method import Method, register
-from ..task import Task
+from ..contract.method import Method, register
+from ..task.task import Task
 
 
 @register("local")

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .. import tree
-from ..context import Context, Grad
-from ..method import Paper, Phase, register
-from ..options import option
-from ..task import Batch
-from ..tree import Slots, Tree
+from ..contract.context import Context, Grad
+from ..contract.method import Paper, Phase, register
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots, Tree
+from ..task.task import Batch
 from .scaffold import ServerStep
 
 ADAPT = "perfedavg.adapt"

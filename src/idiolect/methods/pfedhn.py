@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import tree
-from ..context import Context, Grad, ServerContext
-from ..method import Download, Paper, Phase, Upload, register
-from ..optim import SGD
-from ..options import option
-from ..rng import torch_seed
-from ..task import Batch, Scored
-from ..tree import Slots, Tree
+from ..contract.context import Context, Grad, ServerContext
+from ..contract.method import Download, Paper, Phase, Upload, register
+from ..core import tree
+from ..core.options import option
+from ..core.randomness import torch_seed
+from ..core.tree import Slots, Tree
+from ..task.optimizers import SGD
+from ..task.task import Batch, Scored
 from .fedper import PrivateHead
 
 NET = "pfedhn.net"

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .. import tree
-from ..context import Context, Grad, ServerContext
-from ..errors import OptionError
-from ..method import Paper, Phase, Upload, register
-from ..options import option
-from ..task import Batch
-from ..tree import Slots, Tree
+from ..contract.context import Context, Grad, ServerContext
+from ..contract.method import Paper, Phase, Upload, register
+from ..core import tree
+from ..core.errors import OptionError
+from ..core.options import option
+from ..core.tree import Slots, Tree
+from ..task.task import Batch
 from .scaffold import ServerStep
 
 OWN = ("pfedme.own", "pfedme.own.buffers")

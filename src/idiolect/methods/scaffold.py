@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import torch
 
-from .. import tree
-from ..context import Context, ServerContext
-from ..method import Download, Method, Paper, Upload, register, slot_of
-from ..options import option
-from ..task import Batch
-from ..tree import Slots
+from ..contract.context import Context, ServerContext
+from ..contract.method import Download, Method, Paper, Upload, register, slot_of
+from ..core import tree
+from ..core.options import option
+from ..core.tree import Slots
+from ..task.task import Batch
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..errors import ModelError
+from ..core.errors import ModelError
 from .networks import Described, Network, models
 
 

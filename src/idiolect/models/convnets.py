@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from ..options import option
+from ..core.options import option
 from .networks import Network, check_image, dense_layers, models
 
 Layers = list[tuple[str, nn.Module]]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..options import option
+from ..core.options import option
 from .networks import Network, check_image, models
 from .resnet import NORMS, norm, stem
 

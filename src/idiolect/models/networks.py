@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Protocol
 
 from torch import nn
 
-from ..errors import ModelError, OptionError
-from ..options import Options, option
-from ..registry import Registry
+from ..core.errors import ModelError, OptionError
+from ..core.options import Options, option
+from ..core.registry import Registry
 
 
 class Described(Protocol):

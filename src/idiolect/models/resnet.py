@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..errors import OptionError
-from ..options import option
+from ..core.errors import OptionError
+from ..core.options import option
 from .networks import Network, check_image, dense_layers, models
 
 GROUPS = 32

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..errors import ModelError
-from ..options import option
+from ..core.errors import ModelError
+from ..core.options import option
 from .networks import Described, Network, dense_layers, models
 
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..errors import ModelError
-from ..options import option
+from ..core.errors import ModelError
+from ..core.options import option
 from .networks import Network, check_image, models
 from .resnet import NORMS, norm
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from ..options import option
+from ..core.options import option
 from .networks import Network, check_image, dense_layers, models
 from .resnet import norm as normalisation
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..analysis import effective_classes, win_tie_loss
-from ..data import Federation, draw_partition
-from ..run.compare_folder import slug
+from ..comparison.folder import slug
+from ..data import Federation
 from .curves import paired_scores, percent, score_label
+from .partition import draw_partition
 from .pictures import (
     HEIGHT,
     PAPER,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ..errors import OptionError, RunFolderError
-from ..run.tables import write_text
+from ..core.errors import OptionError, RunFolderError
+from ..core.files import write_text
 from . import clients, curves, why
 from .pictures import FORMATS, Picture, style
 from .reading import read_study

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import tree
 from ..analysis import cka_matrix, unit_distances
-from ..run.result import Result
-from ..task import Task
-from ..tree import Slots, Tree
+from ..core import tree
+from ..core.tree import Slots, Tree
+from ..runs.result import Result
+from ..task.task import Task
 from .pictures import WIDTH, Picture, heat, painted
 from .runs import Study
 

@@ -15,15 +15,17 @@ from string import Template
 import yaml
 
 from .. import __version__
-from ..errors import RunFolderError
-from ..run.compare_folder import SPEC
-from ..run.tables import footnotes, protocol_lines, write_text
+from ..comparison.folder import SPEC
+from ..comparison.tables import footnotes, protocol_lines
+from ..core.errors import RunFolderError
+from ..core.files import write_text
+from ..core.tables import Table
 from . import clients, curves, why
 from .pictures import Picture, style
 from .reading import read_study
 from .runs import Study
-from .tables import Table, leaderboard, runs, targets, versus
 from .tables import clients as clients_table
+from .tables import leaderboard, runs, targets, versus
 
 MARK = '<meta name="generator" content="idiolect report">'
 WIDE_TABLE = 400

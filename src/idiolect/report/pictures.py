@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import MissingExtraError
+from ..core.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

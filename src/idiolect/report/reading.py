@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, RunFolderError
-from ..run.compare import protocol
-from ..run.compare_folder import SPEC, Ground, differences, read_spec
-from ..run.config import Config, read_config
-from ..run.leaderboard import Comparison, rank
-from ..run.lineup import resolve_baseline
-from ..run.result import SCHEMA_VERSION
+from ..comparison.api import protocol
+from ..comparison.entrants import resolve_baseline
+from ..comparison.folder import SPEC, Ground, differences, read_spec
+from ..comparison.leaderboard import Comparison, rank
+from ..core.errors import InputError, RunFolderError
+from ..runs.result import SCHEMA_VERSION
+from ..runs.settings import Config, read_config
 from .runs import Run, Study, settings_of
 
 NEEDED = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ..run.compare_folder import slug
+from ..comparison.folder import slug
 from .pictures import HEIGHT, INK, WIDTH, Picture, colour, heat, painted, rounds_axis
 from .runs import Run, Study
 

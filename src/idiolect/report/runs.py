@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from ..comparison.leaderboard import Comparison
+from ..core.errors import DataError, IdiolectError, RunFolderError
 from ..data import Federation
-from ..errors import DataError, IdiolectError, RunFolderError
-from ..run.api import OWN, load, resolve_data
-from ..run.config import Config, configure
-from ..run.leaderboard import Comparison
-from ..run.result import Result
-from ..run.summary import SCHEMA
-from ..store import Store
+from ..runs.api import OWN, load, resolve_data
+from ..runs.result import Result
+from ..runs.settings import Config, configure
+from ..runs.store import Store
+from ..runs.summary import SCHEMA
 
 
 class Cost(NamedTuple):

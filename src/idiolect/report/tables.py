@@ -2,111 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from ..analysis import effective_classes, target_score, win_tie_loss
-from ..run.leaderboard import Standing
-from ..run.stats import Interval
-from ..run.tables import Show, probability, shower
+from ..comparison.leaderboard import Standing
+from ..comparison.statistics import Interval
+from ..core.tables import Cell, Column, Show, Table, number, probability, shower
 from .curves import best_of, common_target, paired_scores, reached
 from .runs import Study
 
 SHARES = (0.8, 0.9)
-
-
-class Cell(NamedTuple):
-    """What is shown, and the number (or name) behind it."""
-
-    text: str
-    value: float | str
-
-
-class Column(NamedTuple):
-    """A column's head, and which of its values is the best."""
-
-    head: str
-    best: Literal["high", "low", ""] = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table with a file's name, a title and a note that says how to read it; the first column is a name."""
-
-    name: str
-    title: str
-    note: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-
-    def leaders(self) -> set[tuple[int, int]]:
-        """The cells, by row and column, that are the best of their column."""
-        found = set()
-        for place, column in enumerate(self.columns):
-            values = {row: cells[place].value for row, cells in enumerate(self.rows)}
-            numbers = {row: each for row, each in values.items() if isinstance(each, float) and math.isfinite(each)}
-            if column.best and len(set(numbers.values())) > 1:
-                best = (max if column.best == "high" else min)(numbers.values())
-                found |= {(row, place) for row, each in numbers.items() if each == best}
-        return found
-
-    def csv(self) -> str:
-        """The numbers, unrounded; what is not a number is left empty."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(column.head for column in self.columns)
-        for row in self.rows:
-            writer.writerow("" if each.value != each.value else each.value for each in row)
-        return text.getvalue()
-
-    def markdown(self) -> str:
-        """What is shown, the best of a column in bold."""
-        leaders = self.leaders()
-        lines = [[column.head for column in self.columns], ["---", *("---:" for _ in self.columns[1:])]]
-        for row, cells in enumerate(self.rows):
-            lines.append([f"**{c.text}**" if (row, at) in leaders else c.text for at, c in enumerate(cells)])
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-    def latex(self) -> str:
-        """A tabular for the package booktabs, the best of a column in bold."""
-        leaders = self.leaders()
-        lines = []
-        for row, cells in enumerate(self.rows):
-            shown = [_tex(cell.text) for cell in cells]
-            lines.append(" & ".join(f"\\textbf{{{s}}}" if (row, at) in leaders else s for at, s in enumerate(shown)))
-        head = " & ".join(_tex(column.head) for column in self.columns)
-        body = "".join(f"{line} \\\\\n" for line in lines)
-        form = "l" + "r" * (len(self.columns) - 1)
-        return (
-            f"\\begin{{tabular}}{{{form}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
-        )
-
-
-_TEX = {
-    "±": r"$\pm$",
-    "–": "--",
-    "†": r"$^\dagger$",
-    "×": r"$\times$",
-    "<": "$<$",
-    ">": "$>$",
-    "−": "$-$",
-    "…": r"\dots{}",
-}
-
-
-def _tex(text: str) -> str:
-    """Plain text for LaTeX.
-
-    >>> _tex("fedprox(mu=0.1)_a: 1.2 ± 0.3 %")
-    'fedprox(mu=0.1)\\\\_a: 1.2 $\\\\pm$ 0.3 \\\\%'
-    """
-    text = re.sub(r"([&%$#_{}])", r"\\\1", text)
-    return "".join(_TEX.get(each, each) for each in text)
 
 
 # -- the tables of a study --------------------------------------------------------------------------------
@@ -133,13 +40,13 @@ def leaderboard(study: Study) -> Table:
         Column("worst client", good): lambda s: Cell(show(s.worst), s.worst),
         Column("std of clients"): lambda s: Cell(show(s.std), s.std),
         **({Column("unseen clients", good): lambda s: _interval(s.unseen, show)} if unseen else {}),
-        Column("MB up"): lambda s: _number(s.mb_up),
-        Column("MB down"): lambda s: _number(s.mb_down),
+        Column("MB up"): lambda s: number(s.mb_up),
+        Column("MB down"): lambda s: number(s.mb_down),
         Column("steps"): lambda s: Cell(
             "–" if math.isnan(s.relative_steps) else f"{s.relative_steps:.2f}×", s.relative_steps
         ),
-        Column("seconds"): lambda s: _number(s.seconds),
-        Column("memory (MB)"): lambda s: _number(s.peak_memory_mb, 0),
+        Column("seconds"): lambda s: number(s.seconds),
+        Column("memory (MB)"): lambda s: number(s.peak_memory_mb, 0),
     }
     rows = tuple(tuple(cell(each) for cell in columns.values()) for each in study.comparison.standings)
     lower = "" if study.higher else " Lower is better."
@@ -189,10 +96,10 @@ def targets(study: Study) -> Table:
         cells = [Cell(method, method)]
         for share in SHARES:
             found = reached(study, method, common_target(study, share))
-            cells += [_number(each) for each in found]
+            cells += [number(each) for each in found]
         for share in SHARES:
             own = reached(study, method, target_score(best_of(study, method), share, study.higher))
-            cells.append(_number(own.rounds))
+            cells.append(number(own.rounds))
         rows.append(tuple(cells))
     show = shower(study.metric)
     goals = ", ".join(f"{100 * share:g} % is {show(common_target(study, share))}" for share in SHARES)
@@ -251,16 +158,3 @@ def _interval(held: Interval | None, show: Show) -> Cell:
     if held is None:
         return Cell("–", math.nan)
     return Cell(show(held.mean) + ("" if math.isnan(held.half) else f" ± {show(held.half)}"), held.mean)
-
-
-def _number(value: float, digits: int | None = None) -> Cell:
-    """A cost, with about three digits.
-
-    >>> [_number(each).text for each in (0.034, 3.21, 12345.6, float("nan"))]
-    ['0.034', '3.21', '12,346', '–']
-    """
-    if math.isnan(value):
-        return Cell("–", value)
-    digits = max(0, min(3, 2 - math.floor(math.log10(abs(value))))) if digits is None and value else digits or 0
-    text = f"{value:,.{digits}f}"
-    return Cell(text.rstrip("0").rstrip(".") if "." in text else text, value)

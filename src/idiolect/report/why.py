@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..tree import Slots
+from ..core.tree import Slots
 from . import models
 from .pictures import INK, Picture, colour, heat, legend, rounds_axis
 from .recorded import Recorded, band, map_height, plain

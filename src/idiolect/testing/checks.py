@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import codec, tree
+from ..contract.method import Download, Method, Upload, methods
+from ..core import codec, tree
+from ..core.errors import ConformanceError, ModelError
+from ..core.registry import describe
+from ..core.tree import Slots
 from ..data import Client
 from ..engines import Loop, engines
 from ..engines.client import Outcome, batches
-from ..errors import ConformanceError, ModelError
 from ..flower.loopback import LoopbackEngine
-from ..method import Download, Method, Upload, methods
-from ..optim import SGD
-from ..registry import describe
-from ..run.experiment import Experiment
-from ..store import Store
-from ..task import Task
-from ..tree import Slots
+from ..runs.round_loop import Experiment
+from ..runs.store import Store
+from ..task.optimizers import SGD
+from ..task.task import Task
 from .tiny import ROUNDS, Played, close, play, require, require_equal, tiny_model, tiny_plan, views
 
 RELATIVE = 1e-4

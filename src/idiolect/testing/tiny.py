@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..contract.method import Method, methods
+from ..core.errors import ConformanceError
+from ..core.randomness import torch_seed
+from ..core.tree import Slots
 from ..data import Client, Federation
 from ..engines import Engine, Loop, Plan
-from ..errors import ConformanceError
-from ..method import Method, methods
-from ..rng import torch_seed
-from ..run.experiment import Experiment
-from ..store import Store
-from ..task import Task
-from ..tree import Slots
+from ..runs.round_loop import Experiment
+from ..runs.store import Store
+from ..task.task import Task
 
 ROUNDS = 3
 

@@ -1,0 +1,18 @@
+"""Which method suits a federation: how its clients differ, in numbers; rules that read them; a race that verifies."""
+
+from .api import Advice, Study, advise
+from .rules import RULES, SCALES, Finding, Recommendation, Rule, Scale, findings, recommend
+
+__all__ = [
+    "RULES",
+    "SCALES",
+    "Advice",
+    "Finding",
+    "Recommendation",
+    "Rule",
+    "Scale",
+    "Study",
+    "advise",
+    "findings",
+    "recommend",
+]

@@ -1,0 +1,182 @@
+"""`advise`: measure a federation, recommend methods, and let them race; the pieces are in the modules beside this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ..comparison.api import check_needs, marked, separate, shared_engine
+from ..contract.method import Method
+from ..contract.method import methods as registry
+from ..core.errors import IdiolectError, InputError
+from ..core.registry import describe
+from ..core.tables import shower
+from ..engines import Plan
+from ..methods.fedavg import FedAvg
+from ..runs.api import make_plan
+from ..runs.progress import Reporter
+from ..runs.settings import Config
+from ..runs.trial import without_test
+from .profile import by_part, conflicts, profile
+from .race import BUDGETS, Course, Race, run, set_out
+from .rules import Finding, Recommendation, findings, recommend
+
+CHOSEN = 3
+REFERENCES = ("local", "fedavg", "finetune(fedavg)")
+PROBE = 3
+LONGEST = 24
+CLOSE = 0.01
+"""Relative differences of scores below this are called close."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a federation is like, which methods suit it and, if they raced, which won.
+
+    Attributes:
+        findings: the measured numbers with their levels.
+        recommended: three methods, with the rules that speak for them.
+        conflicts: for each layer the share of pairs of clients whose updates oppose each other.
+        skipped: methods with more points that cannot run here, and why.
+        race: how the race ended; None if there was none.
+    """
+
+    findings: tuple[Finding, ...]
+    recommended: tuple[Recommendation, ...]
+    conflicts: Mapping[str, float]
+    skipped: Mapping[str, str]
+    race: Race | None = None
+
+    @property
+    def best(self) -> str:
+        """The method to use."""
+        return self.race.places[0].method if self.race else self.recommended[0].method
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    @property
+    def sentence(self) -> str:
+        """The advice in one sentence."""
+        if self.race is None:
+            names = ", ".join(each.method for each in self.recommended)
+            return f"Start with {names}: they suit these clients by the rules, which no race has verified."
+        first, *others = self.race.places
+        show = shower(self.race.metric)
+        unit = " %" if self.race.metric == "accuracy" else ""
+        text = f"Use {first.method}: it won with a validation {self.race.metric} of {show(first.score)}{unit}"
+        rival = next((each for each in others if each.leg == first.leg), None)
+        if rival is None:
+            return f"{text}."
+        gap = f"{show(abs(first.score - rival.score))}{' points' * bool(unit)} ahead of {rival.method}"
+        close = abs(first.score - rival.score) < CLOSE * abs(first.score)
+        return f"{text}, {gap}{', which is close: compare both with several seeds' * close}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        return {
+            "findings": [
+                {"name": each.scale.name, "value": each.value, "level": each.level, **each.scale._asdict()}
+                for each in self.findings
+            ],
+            "conflicts": dict(self.conflicts),
+            "recommended": [
+                {"method": each.method, "points": each.points, "reason": each.reason} for each in self.recommended
+            ],
+            "skipped": dict(self.skipped),
+            "race": None
+            if self.race is None
+            else {**vars(self.race), "places": [dict(vars(each)) for each in self.race.places]},
+            "best": self.best,
+            "sentence": self.sentence,
+        }
+
+
+class Study:
+    """A federation that is looked at step by step: `advice`, then `course`, then `advise`.
+
+    Everything that is wrong with what is given is found when it is built.
+    """
+
+    def __init__(
+        self, config: Config, own: Mapping[str, Any], rounds: int | None = None, budget: str = "steps"
+    ) -> None:
+        if budget not in BUDGETS:
+            raise InputError(f"budget={budget!r} is not allowed; it must be one of {', '.join(BUDGETS)}")
+        if rounds is not None and rounds < 1:
+            raise InputError(f"a race of {rounds} rounds cannot be run; give at least 1")
+        self.config, self.own = config, own
+        self.rounds, self.budget = rounds or min(LONGEST, config.rounds), budget
+        plan = make_plan(replace(config, method="fedavg"), own, FedAvg())
+        self.plan: Plan = replace(plan, data=without_test(plan.data))
+
+    @cached_property
+    def engine(self) -> str:
+        """The engine of all runs, resolved once."""
+        return shared_engine(self.config.engine, replace(self.plan, rounds=self.rounds), 1)
+
+    @cached_property
+    def advice(self) -> Advice:
+        """The numbers, and what the rules make of them."""
+        task = self.plan.tasks[0]
+        shares = conflicts(self.plan, self.engine, PROBE) if len(self.plan.tasks) == 1 else {}
+        found = findings(profile(self.plan) | by_part(shares, task.head_unit.name))
+        chosen: list[Recommendation] = []
+        skipped: dict[str, str] = {}
+        for each in recommend(found):
+            if len(chosen) == CHOSEN:
+                break
+            try:
+                self.checked(each.method)
+            except IdiolectError as error:
+                skipped[each.method] = str(error)
+            else:
+                chosen.append(each)
+        return Advice(found, tuple(chosen), shares, skipped)
+
+    def checked(self, method: str) -> Method:
+        """A method that can run here, or the error why it cannot."""
+        built = registry.build(method)
+        own = {**self.own, "data": self.plan.data}
+        check_needs(built, make_plan(replace(self.config, method=describe(built)), own, built))
+        return built
+
+    @cached_property
+    def course(self) -> Course:
+        """The race as planned, timed by a few rounds."""
+        names = dict.fromkeys([*(each.method for each in self.advice.recommended), *REFERENCES])
+        return set_out([self.checked(name) for name in names], self.plan, self.engine, self.rounds, self.budget)
+
+    def raced(self, reporter: Reporter | None = None) -> Advice:
+        """The advice after the race."""
+        return replace(self.advice, race=run(self.course, reporter))
+
+
+def advise(
+    data: Any = "digits",
+    *,
+    race: bool = True,
+    rounds: int | None = None,
+    budget: str = "steps",
+    reporter: Reporter | None = None,
+    **settings: Any,
+) -> Advice:
+    """Say what kind of heterogeneity a federation has, and which methods suit it.
+
+    Args:
+        data: as for `run`. Training data are measured, validation data judge the race, test data are not touched.
+        race: whether the recommended methods, `local`, `fedavg` and `finetune(fedavg)` run against each other.
+        rounds: FedAvg's rounds in the race; by default those of a run, at most 24.
+        budget: what all methods get alike in the race: local `steps`, or `rounds`.
+        reporter: is told how the race goes on.
+        settings: any other argument of `run`: settings such as partition or lr, or own objects.
+
+    >>> advice = advise("digits", partition="pathological:2", clients=5, race=False)
+    >>> {each.scale.name: each.level for each in advice.findings}["label skew"]
+    'strong'
+    """
+    given, own = separate(data, settings)
+    study = Study(marked(given), own, rounds, budget)
+    return study.raced(reporter) if race else study.advice

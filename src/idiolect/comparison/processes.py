@@ -1,0 +1,162 @@
+"""Several runs at a time, each in a process of its own. The parent only listens: a run that fails, an interrupt, or
+the parent's own end leave every round that was committed, and a resume goes on from there."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import IdiolectError
+from ..runs.api import carry_out, make_plan, stopping
+from ..runs.progress import Reporter
+from ..runs.round_loop import Progress
+from ..runs.settings import Config
+
+log = logging.getLogger("idiolect")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: its label, its configuration, its folder and the round that it starts from."""
+
+    label: str
+    config: Config
+    folder: Path
+    first: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """The last message of a run: its summary, or None if it was interrupted."""
+
+    summary: dict[str, Any] | None
+
+
+class Workshop:
+    """Carries out jobs, so many at a time."""
+
+    def __init__(self, jobs: Sequence[Job], at_once: int, reporter: Reporter) -> None:
+        self.waiting, self.at_once, self.reporter = list(jobs), at_once, reporter
+        self.running: dict[Connection, tuple[Job, BaseProcess]] = {}
+        self.summaries: dict[str, dict[str, Any]] = {}
+        self.said: set[str] = set()
+        self.asked: Callable[[], bool] = lambda: False
+        # A fork server imports everything once; its children start at once and inherit no threads.
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload([__name__])
+
+    def run(self) -> dict[str, dict[str, Any]]:
+        """The summaries by label. The first Ctrl-C lets every run finish its round and then raises."""
+        wanted, told = len(self.waiting), False
+        try:
+            with stopping() as self.asked:
+                while self.waiting or self.running:
+                    if self.asked() and not told:
+                        told = True
+                        self.waiting.clear()
+                        self.interrupt()
+                    while self.waiting and len(self.running) < self.at_once:
+                        self.start(self.waiting.pop(0))
+                    for pipe in wait(list(self.running), timeout=0.2):
+                        assert isinstance(pipe, Connection)
+                        self.listen(pipe)
+        finally:
+            self.stop()
+        if len(self.summaries) < wanted:
+            raise KeyboardInterrupt
+        return self.summaries
+
+    def start(self, job: Job) -> None:
+        """Start a job."""
+        here, there = self.context.Pipe(duplex=False)
+        process = self.context.Process(target=work, args=(job, there), name=job.label)
+        process.start()
+        there.close()  # so that the end of the process ends the pipe
+        self.running[here] = (job, process)
+        self.reporter.start(job.label, job.config.rounds, job.first)
+
+    def listen(self, pipe: Connection) -> None:
+        """Take one message of a run."""
+        job, process = self.running[pipe]
+        try:
+            message = pipe.recv()
+        except EOFError:
+            process.join()
+            if not self.asked():
+                raise IdiolectError(
+                    f"the process of {job.label} ended with exit code {process.exitcode}; was there enough memory?"
+                    " What it had committed is safe and can be continued"
+                ) from None
+            message = Done(None)  # it was interrupted before it could begin
+        if isinstance(message, Progress):
+            self.reporter.step(job.label, message)
+        elif isinstance(message, Done):
+            process.join()
+            del self.running[pipe]
+            pipe.close()
+            if message.summary is not None:
+                self.summaries[job.label] = message.summary
+                self.reporter.end(job.label, message.summary)
+        elif isinstance(message, Exception):
+            raise message
+        elif message not in self.said:
+            self.said.add(message)
+            log.warning("%s", message)
+
+    def interrupt(self) -> None:
+        """Ask all runs to stop after their round; asked twice, they stop at once."""
+        for _, process in self.running.values():
+            if process.pid is not None and process.is_alive():
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGINT)
+
+    def stop(self) -> None:
+        """End what is still running; without a listener a run ends after its round at the latest."""
+        self.interrupt()
+        for pipe in self.running:
+            pipe.close()
+        for _, process in self.running.values():
+            process.join()
+
+
+class _Forward(logging.Handler):
+    """Sends what a run logs to the parent."""
+
+    def __init__(self, pipe: Connection) -> None:
+        super().__init__(logging.WARNING)
+        self.pipe = pipe
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            self.pipe.send(record.getMessage())
+
+
+def work(job: Job, pipe: Connection) -> None:
+    """One job, in its own process: progress, warnings and the end go through the pipe."""
+    os.setpgrp()  # Ctrl-C in the terminal reaches the parent alone, which passes it on
+    log.addHandler(_Forward(pipe))
+    log.propagate = False
+    warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
+    try:
+        result = carry_out(make_plan(job.config, {}), job.config, job.folder, pipe.send)
+        summary = result.summary if result.complete else None
+        result.store.close()
+        pipe.send(Done(summary))
+    except BrokenPipeError:
+        pass  # the parent is gone; what was committed stays
+    except KeyboardInterrupt:
+        with suppress(OSError):
+            pipe.send(Done(None))
+    except Exception as error:
+        with suppress(OSError):
+            pipe.send(error)

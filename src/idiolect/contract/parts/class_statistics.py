@@ -1,0 +1,94 @@
+"""Means of features (or of anything that has rows) class by class: over batches, over a client's data, over clients. A
+class without samples has the count 0 and the mean 0, and changes no other mean. All but `merged` can be traced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ...core.errors import ModelError
+from ...core.tree import Tree
+from ...task.losses import class_axis
+from ...task.task import Batch, Task
+
+
+def require_classes(name: str, task: Task) -> int:
+    """The number of classes; raises an error where there are none."""
+    if task.classes is None:
+        raise ModelError(f"{name} treats every class by itself, but this task has none; give a task with classes")
+    return task.classes
+
+
+def rows(features: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Features [rows, d], their classes and weights: one row per sample or, where every position of a sample (a pixel,
+    a character) has its own class, one per position.
+
+    >>> rows(torch.zeros(2, 3), Batch(torch.zeros(2), torch.tensor([0, 1]), torch.ones(2)))[0].shape
+    torch.Size([2, 3])
+    """
+    y, weight = batch.y, batch.weight
+    if y.ndim == 1:
+        return features.flatten(1), y, weight
+    positions = features.movedim(class_axis(features, y), -1).flatten(0, -2)
+    return positions, y.flatten(), weight.reshape(-1, *[1] * (y.ndim - 1)).expand(y.shape).flatten()
+
+
+def feature_size(task: Task) -> int:
+    """How many features enter the last layer: the length of a row."""
+    x, y = (part[:1].to(next(iter(task.net.params.values())).device) for part in task.example)
+    out = task.forward(task.net.params, task.net.buffers, x)
+    return rows(out.features, Batch(x, y, torch.ones(1, device=x.device)))[0].shape[1]
+
+
+def empty(classes: int, size: int, like: Tensor) -> Tree:
+    """Means over no samples, or over no clients; `like` is a tensor of the dtype and the device."""
+    return {"mean": like.new_zeros(classes, size), "count": like.new_zeros(classes)}
+
+
+def added(means: Mapping[str, Tensor], values: Tensor, y: Tensor, weight: Tensor) -> Tree:
+    """The means after some rows more, `values` [rows, d] of the classes `y` [rows].
+
+    >>> one = added(empty(2, 1, torch.ones(1)), torch.tensor([[2.0], [4.0]]), torch.tensor([0, 0]), torch.ones(2))
+    >>> added(one, torch.tensor([[9.0]]), torch.tensor([0]), torch.ones(1))
+    {'mean': tensor([[5.],
+            [0.]]), 'count': tensor([3., 0.])}
+    """
+    member = (y[:, None] == torch.arange(len(means["count"]), device=y.device)) * weight[:, None].to(values.dtype)
+    count = means["count"] + member.sum(0)
+    total = means["mean"] * means["count"][:, None] + member.T @ values
+    return {"mean": total / count.clamp_min(1)[:, None], "count": count}
+
+
+def merged(parts: Sequence[Mapping[str, Tensor]], before: Mapping[str, Tensor]) -> Tree:
+    r"""Clients' means as one, every class by the clients' counts of it; a class that nobody has keeps what was before.
+
+    .. math:: \bar h^c = \sum_i n_i^c \bar h_i^c / \sum_i n_i^c
+
+    >>> one = {"mean": torch.tensor([[2.0], [0.0]]), "count": torch.tensor([1.0, 0.0])}
+    >>> other = {"mean": torch.tensor([[6.0], [0.0]]), "count": torch.tensor([3.0, 0.0])}
+    >>> merged([one, other], {"mean": torch.tensor([[0.0], [7.0]]), "count": torch.tensor([9.0, 9.0])})
+    {'mean': tensor([[5.],
+            [7.]]), 'count': tensor([4., 9.])}
+    """
+    count = torch.stack([each["count"] for each in parts]).sum(0)
+    total = torch.stack([each["mean"] * each["count"][:, None] for each in parts]).sum(0)
+    known = count > 0
+    return {
+        "mean": torch.where(known[:, None], total / count.clamp_min(1)[:, None], before["mean"]),
+        "count": torch.where(known, count, before["count"]),
+    }
+
+
+def distance(values: Tensor, y: Tensor, weight: Tensor, means: Mapping[str, Tensor]) -> Tensor:
+    r"""The mean squared distance of rows from the means of their classes; an unknown class counts as no distance.
+
+    .. math:: \frac{1}{n} \sum_l \frac{1}{d} \|h_l - \bar h^{y_l}\|^2
+
+    >>> means = {"mean": torch.tensor([[1.0, 1.0], [0.0, 0.0]]), "count": torch.tensor([5.0, 0.0])}
+    >>> distance(torch.tensor([[1.0, 3.0], [8.0, 8.0]]), torch.tensor([0, 1]), torch.ones(2), means)
+    tensor(1.)
+    """
+    known = (means["count"] > 0).to(values.dtype)[y] * weight
+    return (known * (values - means["mean"][y]).square().mean(1)).sum() / weight.sum()

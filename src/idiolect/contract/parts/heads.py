@@ -1,0 +1,45 @@
+"""The output layer by itself, for methods that change or compare the features that enter it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ...core.errors import ModelError
+from ...task.task import Task
+
+
+def head_outputs(task: Task, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    """What the output layer makes of features; `params` are the model's, or those of the layer alone.
+
+    >>> task = Task(torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.Linear(2, 1)), (torch.ones(2, 1),) * 2)
+    >>> layer = {"1.weight": torch.tensor([[1.0, 3.0]]), "1.bias": torch.tensor([0.5])}
+    >>> head_outputs(task, layer, torch.ones(1, 2))
+    tensor([[4.5000]])
+    """
+    modules, unit = dict(task.module.named_modules()), task.head_unit
+    own = {name.rpartition(".")[2]: params[name] for name in unit.params}
+    outputs: Tensor = torch.func.functional_call(modules.get(unit.name, task.module), own, (features,))
+    return outputs
+
+
+def check_head(name: str, task: Task) -> None:
+    """Raise an error unless the model classifies, one label per sample, by an output layer on a feature vector."""
+    x, y = task.example
+    if task.classes is None or y.ndim != 1:
+        raise ModelError(f"{name} works with one class per sample, which this task does not have; use another method")
+    task.require_features(name)
+    params, buffers = task.initial["params"], task.initial["buffers"]
+    out = task.forward(params, buffers, x[:2].to(next(iter(params.values())).device))
+    if out.features.ndim != 2:
+        raise ModelError(
+            f"{name} works with one feature vector per sample, but the output layer {task.head_unit.name} gets the "
+            f"shape {tuple(out.features.shape[1:])}; use a model that flattens or pools before its output layer"
+        )
+    if not torch.allclose(head_outputs(task, params, out.features), out.outputs, atol=1e-5):
+        raise ModelError(
+            f"{name} feeds the output layer {task.head_unit.name} by itself, but the model computes more after it; use "
+            "a model that ends with its output layer, or name that layer as the head"
+        )

@@ -1,0 +1,228 @@
+"""Layers in which some units are shared and the others personal: which layers, which of their rows, and what a client
+makes of them. FedSplit is given the partition, FedFac finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ...core import tree
+from ...core.errors import ModelError, OptionError
+from ...core.options import option
+from ...core.tree import Slots, Tree
+from ...task.task import Batch, Task, Unit
+from ..context import Context, ServerContext
+from ..method import Download, Method, Phase, Upload
+
+SPLITTABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Layers whose weight has one row of incoming weights per output unit."""
+
+
+@dataclass(frozen=True)
+class SplitLayer:
+    """A layer whose units are split: its weight, and what has one entry per unit and follows it."""
+
+    name: str
+    weight: str
+    followers: tuple[str, ...]
+    units: int
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """All names that are split."""
+        return (self.weight, *self.followers)
+
+
+def split_layer(task: Task, unit: Unit) -> SplitLayer:
+    """The rows of a unit; its bias and the normalisation right behind it follow them."""
+    module = dict(task.net.module.named_modules()).get(unit.name, task.net.module)
+    weight = next((name for name in unit.params if name.split(".")[-1] == "weight"), None)
+    if not isinstance(module, SPLITTABLE) or weight is None:
+        raise ModelError(
+            f"the layer {unit.name!r} ({type(module).__name__}) cannot be split into units; only dense and "
+            f"convolutional layers with a weight of their own can: {', '.join(_splittable(task)) or 'none here'}"
+        )
+    model = {**task.net.params, **task.net.buffers}
+    units = len(model[weight])
+    behind = task.units[task.units.index(unit) + 1 :][:1]
+    names = chain(unit.params, *((norm.params + norm.buffers) for norm in behind if norm.is_norm))
+    followers = tuple(name for name in names if name != weight and model[name].shape[:1] == (units,))
+    return SplitLayer(unit.name, weight, followers, units)
+
+
+def _splittable(task: Task) -> Iterator[str]:
+    modules = dict(task.net.module.named_modules())
+    return (unit.name for unit in task.units if isinstance(modules.get(unit.name), SPLITTABLE))
+
+
+def find_layer(task: Task, wanted: str | int) -> Unit:
+    """The layer with a name or a number, or the one that `last hidden` or `head` stands for."""
+    layers = [unit for unit in task.units if unit.params and not unit.is_norm]
+    named = {unit.name: unit for unit in layers}
+    if wanted in named:
+        return named[str(wanted)]
+    if wanted == "head":
+        return task.head_unit
+    if wanted == "last hidden":
+        before = [unit for unit in task.units[: task.units.index(task.head_unit)] if unit in layers]
+        if before:
+            return before[-1]
+        raise ModelError(f"the model has no hidden layer to split; its only layers: {', '.join(named)}")
+    if isinstance(wanted, int) and 1 <= abs(wanted) <= len(layers):
+        return layers[wanted - 1 if wanted > 0 else wanted]
+    listing = ", ".join(f"{number} {unit.name}" for number, unit in enumerate(layers, start=1))
+    raise ModelError(
+        f"the model has no layer {wanted!r} to split; its layers: {listing}; give names, numbers, head or last hidden"
+    )
+
+
+def overlay(model: Slots, rows: Tree, own: Tree) -> Slots:
+    """A model with some rows of some leaves replaced."""
+    return {
+        slot: {n: torch.where(rows[n], own[n], leaf) if n in rows else leaf for n, leaf in leaves.items()}
+        for slot, leaves in model.items()
+    }
+
+
+@dataclass(frozen=True)
+class SplitUnits(Method):
+    """Layers of which some units are shared and averaged, and the others stay each client's own.
+
+    The server keeps a whole model and, per split layer, which units are shared (slot `split.shared`); both go down.
+    A client keeps what it trained of the split layers (`split.own`) and uses it where a unit is personal.
+    """
+
+    one_network: ClassVar[str] = "it splits the layers of one network"
+
+    layers: str | int | tuple[Any, ...] = option(
+        "last hidden",
+        help="layers to split: names, numbers (1 is the first, -1 the last, without normalisation), head, last hidden",
+    )
+    bias: str = option(
+        "follow",
+        choices=("follow", "all_local"),
+        help="bias and normalisation of a split layer: follow their unit, or all personal",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in self.wanted):
+            raise OptionError(
+                f"{self.name}: layers={self.layers!r} is not allowed; a layer is a name or a whole number"
+            )
+
+    @property
+    def norm_stats(self) -> str:  # type: ignore[override]
+        """Where everything around the units is personal, so are all running statistics, as in the authors' code."""
+        return "local" if self.bias == "all_local" else "average"
+
+    @property
+    def wanted(self) -> tuple[Any, ...]:
+        """The layers, one or several."""
+        return self.layers if isinstance(self.layers, tuple) else (self.layers,)
+
+    @property
+    def shares_all(self) -> bool:
+        """Whether no unit can be personal, which is FedAvg."""
+        return False
+
+    def split(self, task: Task) -> tuple[SplitLayer, ...]:
+        """The layers that are split."""
+        found = tuple(split_layer(task, find_layer(task, each)) for each in self.wanted)
+        if not found or len(found) > len({layer.name for layer in found}):
+            raise OptionError(f"{self.name}: layers={self.layers!r} must name at least one layer, and each only once")
+        return found
+
+    def check(self, task: Task) -> None:
+        """The split must fit the model."""
+        super().check(task)
+        self.split(task)
+
+    def split_leaves(self, ctx: Context | ServerContext) -> dict[str, SplitLayer]:
+        """What is split, by name, but for what the run keeps local altogether."""
+        kept = self.kept(ctx)
+        return {name: layer for layer in self.split(ctx.task) for name in layer.leaves if name not in kept}
+
+    def spread(self, ctx: Context | ServerContext, units: Tree, alone: Tensor) -> Tree:
+        """A value per unit, laid out over all leaves that carry units; `alone` for those that follow none."""
+        found = {}
+        for name, layer in self.split_leaves(ctx).items():
+            apart = self.bias == "all_local" and name != layer.weight
+            rows = alone.expand(layer.units) if apart else units[layer.name]
+            leaf = (ctx.initial["params"] if name in ctx.initial["params"] else ctx.initial["buffers"])[name]
+            found[name] = rows.reshape(-1, *[1] * (leaf.dim() - 1))
+        return found
+
+    def shared_rows(self, ctx: Context | ServerContext, shared: Tree) -> Tree:
+        """Which rows of the split leaves are shared, from which units are."""
+        no = torch.zeros((), dtype=torch.bool, device=next(iter(shared.values())).device)
+        return self.spread(ctx, shared, no)
+
+    # -- server ------------------------------------------------------------------------------------
+
+    def server_init(self, ctx: ServerContext) -> Slots:
+        """The initial model, and the partition before the first round."""
+        device = next(iter(ctx.initial["params"].values())).device
+        shared = {layer.name: self.first_partition(ctx, at).to(device) for at, layer in enumerate(self.split(ctx.task))}
+        return {**super().server_init(ctx), "split.shared": shared}
+
+    def first_partition(self, ctx: ServerContext, at: int) -> Tensor:
+        """Which units of the `at`-th split layer are shared at first: all."""
+        return torch.ones(self.split(ctx.task)[at].units, dtype=torch.bool)
+
+    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
+        """The model and the partition."""
+        return Download({**super().download(ctx, server, ids).shared, "split.shared": server["split.shared"]})
+
+    def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
+        """How many units of each split layer are shared."""
+        return {f"shared_units/{name}": float(rows.sum()) for name, rows in server["split.shared"].items()}
+
+    # -- client ------------------------------------------------------------------------------------
+
+    def client_init(self, ctx: Context) -> Slots:
+        """Its own split layers: initial values."""
+        model = {**ctx.initial["params"], **ctx.initial["buffers"]}
+        return {**super().client_init(ctx), "split.own": tree.pick(model, self.split_leaves(ctx))}
+
+    def own_rows(self, ctx: Context, client: Slots, download: Slots) -> Tree:
+        """Which rows the client takes from its own model: the personal ones."""
+        return tree.map(torch.logical_not, self.shared_rows(ctx, download["split.shared"]))
+
+    def assemble(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """The server's model with the client's own rows over it, and the partition."""
+        model = super().assemble(ctx, client, download)
+        rows = self.own_rows(ctx, client, download)
+        return {**overlay(model, rows, client["split.own"]), "split.shared": download["split.shared"]}
+
+    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+        """Keep the split layers as trained; send the model with all its rows."""
+        client, upload = super().end(ctx, client, work)
+        return {**client, "split.own": self.trained_leaves(ctx, work)}, upload
+
+    def trained_leaves(self, ctx: Context, work: Slots) -> Tree:
+        """The split layers after training."""
+        return tree.pick({**work["params"], **work["buffers"]}, self.split_leaves(ctx))
+
+    def onboard(self, ctx: Context) -> Sequence[Phase]:
+        """An unseen client trains its personal rows; what is shared is frozen (`fix-tune`)."""
+        if self.shares_all:
+            return super().onboard(ctx)
+        return (Phase("personal rows", part=frozenset(self.split_leaves(ctx)) | self.kept(ctx)),)
+
+    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+        """A step on the split layers, after which the shared rows are put back."""
+        if ctx.phase.name != "personal rows":
+            return super().tune(ctx, view, batch)
+        shared = self.shared_rows(ctx, view["split.shared"])
+        grad = ctx.grad(view, "params", batch)
+        held = {n: torch.where(shared[n], 0.0, leaf) if n in shared else leaf for n, leaf in grad.tree.items()}
+        moved = ctx.move(view, "params", replace(grad, slots={"params": held}), ctx.rate)
+        # Weight decay and running statistics would move shared rows even without a gradient.
+        model = {slot: moved[slot] for slot in ("params", "buffers")}
+        return {**moved, **overlay(model, shared, {**view["params"], **view["buffers"]})}

@@ -1,0 +1,1 @@
+"""What everything stands on: errors, trees, randomness, options, expressions, files. Nothing here knows of learning."""

@@ -1,0 +1,187 @@
+"""Options: dataclass fields with a range and a help text, from which the command line, the
+configuration file, validation and the documentation all derive."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from .errors import OptionError, UnknownNameError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a value may be: `min`/`max` are allowed themselves, `above`/`below` are not."""
+
+    min: float | None = None
+    max: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[Any, ...] = ()
+    help: str = ""
+
+    def __str__(self) -> str:
+        if self.choices:
+            return "one of " + ", ".join(map(str, self.choices))
+        low = f"[{self.min:g}" if self.min is not None else f"({self.above:g}" if self.above is not None else ""
+        high = f"{self.max:g}]" if self.max is not None else f"{self.below:g})" if self.below is not None else ""
+        return f"{low or '(-inf'}, {high or 'inf)'}" if low or high else ""
+
+    def allow(self, value: Any) -> bool:
+        """Whether `value` (a number, a word, or a sequence of them) lies within the limits."""
+        if value is None:
+            return True
+        if isinstance(value, list | tuple):
+            return all(self.allow(each) for each in value)
+        if self.choices:
+            return value in self.choices
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return not (
+                math.isnan(value)
+                or (self.min is not None and value < self.min)
+                or (self.max is not None and value > self.max)
+                or (self.above is not None and value <= self.above)
+                or (self.below is not None and value >= self.below)
+            )
+        return True
+
+
+def option(
+    default: Any = dataclasses.MISSING,
+    *,
+    min: float | None = None,
+    max: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: Iterable[Any] = (),
+    help: str = "",
+) -> Any:
+    """A dataclass field that is an option: a default, a range and a help text.
+
+    >>> @dataclass(frozen=True)
+    ... class Prox(Options):
+    ...     mu: float = option(0.1, min=0.0, help="weight of the proximal term")
+    >>> Prox(mu=-1)
+    Traceback (most recent call last):
+    ...
+    idiolect.core.errors.OptionError: prox: mu=-1 is not allowed; mu must lie in [0, inf)
+    """
+    limits = Limits(min, max, above, below, tuple(choices), help)
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: default, metadata={"option": limits})
+    return field(default=default, metadata={"option": limits})
+
+
+@dataclass(frozen=True)
+class OptionInfo:
+    """One option as the command line and the documentation show it."""
+
+    name: str
+    default: Any
+    limits: Limits
+    types: tuple[type, ...]
+
+    @property
+    def kind(self) -> str:
+        """The option's type in words."""
+        names = {bool: "true/false", int: "whole number", float: "number", str: "text", tuple: "list"}
+        return " or ".join(names.get(each, "none") for each in self.types)
+
+
+def options_of(cls: type) -> dict[str, OptionInfo]:
+    """The options of a class, by name, in the order in which they are declared."""
+    return _read_options(cls)
+
+
+@cache
+def _read_options(cls: type) -> dict[str, OptionInfo]:
+    hints = typing.get_type_hints(cls)
+    return {
+        each.name: OptionInfo(
+            each.name,
+            None if each.default is dataclasses.MISSING else each.default,
+            each.metadata["option"],
+            _plain_types(hints[each.name]),
+        )
+        for each in dataclasses.fields(cls)
+        if "option" in each.metadata
+    }
+
+
+def _plain_types(hint: Any) -> tuple[type, ...]:
+    """The classes a type hint admits: `float | None` -> (float, NoneType), `tuple[int, ...]` -> (tuple,)."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(plain for part in typing.get_args(hint) for plain in _plain_types(part))
+    if typing.get_origin(hint) is typing.Literal:
+        return (str,)
+    origin = typing.get_origin(hint) or hint
+    return (tuple,) if origin is list else (origin,) if isinstance(origin, type) else (str,)
+
+
+@dataclass(frozen=True)
+class Options:
+    """A frozen dataclass whose fields are options and are checked when it is built."""
+
+    def __post_init__(self) -> None:
+        for name, info in options_of(type(self)).items():
+            check_option(label(type(self)), info, getattr(self, name))
+
+
+def label(cls: type) -> str:
+    """The name under which a class is registered, else its own name in small letters."""
+    return str(cls.__dict__.get("name") or cls.__name__.lower())
+
+
+def check_option(owner: str, info: OptionInfo, value: Any) -> None:
+    """Raise `OptionError` unless `value` is of the option's kind and within its limits."""
+    allowed = tuple(t for t in info.types) + ((int,) if float in info.types else ())
+    wrong_kind = not isinstance(value, allowed) or (isinstance(value, bool) and bool not in info.types)
+    if wrong_kind:
+        raise OptionError(f"{owner}: {info.name}={value!r} is not allowed; {info.name} must be a {info.kind}")
+    if not info.limits.allow(value):
+        where = f"must be {info.limits}" if info.limits.choices else f"must lie in {info.limits}"
+        raise OptionError(f"{owner}: {info.name}={value!r} is not allowed; {info.name} {where}")
+
+
+def coerce(info: OptionInfo, value: Any) -> Any:
+    """A value as YAML reads it, in the type the option stores: lists become tuples, 1 becomes 1.0."""
+    if isinstance(value, list):
+        return tuple(float(v) if float in info.types and isinstance(v, int) else v for v in value)
+    if isinstance(value, int) and not isinstance(value, bool) and float in info.types and int not in info.types:
+        return float(value)
+    if isinstance(value, str) and str not in info.types and value.lstrip("+-").lower() in ("inf", "infinity"):
+        return float(value)
+    return value
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint at the nearest known names, or an empty string."""
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def make(cls: type, values: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]] | None = None) -> Any:
+    """Build `cls` from plain values; `preset` names a set of options that explicit ones override."""
+    values, known = dict(values), options_of(cls)
+    if presets and "preset" in values:
+        chosen = values.pop("preset")
+        if chosen not in presets:
+            raise OptionError(
+                f"{label(cls)}: preset={chosen!r} is not allowed; preset must be one of {', '.join(presets)}"
+            )
+        values = dict(presets[chosen]) | values
+    fields = {each.name for each in dataclasses.fields(cls)}
+    for name in values:
+        if name not in fields:
+            listing = ", ".join(known) or "none"
+            raise UnknownNameError(
+                f"{label(cls)} has no option {name!r}.{did_you_mean(name, fields)} Its options: {listing}."
+            )
+    return cls(**{n: coerce(known[n], v) if n in known else v for n, v in values.items()})

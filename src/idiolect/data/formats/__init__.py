@@ -1,0 +1,1 @@
+"""Files and archives as they are published, and how they are fetched."""

@@ -1,0 +1,112 @@
+"""Arrays in .npz and .mat files, checked: no pickled objects, every array there and of the length it should have."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import DataError
+from .files import BROKEN, unreadable
+from .images import Packed
+
+
+def read_npz(path: Path, keys: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Some arrays of an .npz file, and optional ones where they are there.
+
+    >>> path = getfixture("tmp_path") / "a.npz"
+    >>> np.savez(path, x=np.zeros(3))
+    >>> read_npz(path, ["x"])["x"].shape
+    (3,)
+    """
+    try:
+        held = np.load(path, allow_pickle=False)
+        if isinstance(held, np.ndarray):
+            raise DataError(f"{path} holds a single array, not an archive of arrays; write it with numpy.savez")
+        with held:
+            _need(path, keys, held)
+            return {key: held[key] for key in keys} | {key: held[key] for key in optional if key in held}
+    except (zipfile.BadZipFile, KeyError, *BROKEN) as error:
+        raise unreadable(path, error) from error
+
+
+def read_mat(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
+    """Some arrays of a MATLAB file (version 7.2 or older)."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        held: dict[str, Any] = loadmat(path)
+    except (MatReadError, NotImplementedError, TypeError, LookupError, *BROKEN) as error:
+        raise unreadable(path, error) from error
+    _need(path, keys, held)
+    return {key: held[key] for key in keys}
+
+
+def packed_images(path: Path, prefix: str, images: str = "img", mode: str = "RGB") -> tuple[Packed, np.ndarray]:
+    """The encoded images of an .npz file whose keys begin with `prefix`, and their labels."""
+    data, offset, label = (f"{prefix}{key}" for key in (images, "offset", "label"))
+    held = read_npz(path, [data, offset, label])
+    check_offsets(path, held[data], held[offset])
+    check_rank(path, label, held[label], 1)
+    if len(held[label]) != len(held[offset]) - 1:
+        raise DataError(
+            f"{path}: {len(held[offset]) - 1} images but {len(held[label])} labels under {prefix or 'its keys'};"
+            " fetch it again"
+        )
+    return Packed(held[data], held[offset].astype(np.int64), f"{path}, {prefix or data}", mode), held[label]
+
+
+def check_offsets(path: Path, data: np.ndarray, offset: np.ndarray) -> None:
+    """Raise `DataError` unless offsets rise from 0 to the end of the data."""
+    check_rank(path, "the images", data, 1, "u")
+    check_rank(path, "the offsets", offset, 1, "iu")
+    plain = offset.astype(np.int64)
+    if len(plain) < 1 or plain[0] != 0 or plain[-1] != len(data) or bool((np.diff(plain) <= 0).any()):
+        raise DataError(f"{path}: the offsets do not fit the {len(data)} bytes of images; fetch it again")
+
+
+def check_rank(path: Path, what: str, array: np.ndarray, rank: int, kinds: str = "iuf") -> None:
+    """Raise `DataError` unless an array has so many dimensions and holds numbers of these kinds."""
+    if array.ndim != rank or array.dtype.kind not in kinds:
+        raise DataError(
+            f"{path}: {what} must be numbers in {rank} dimensions, but have the shape {list(array.shape)} and the type "
+            f"{array.dtype}; it is another file than its name says, or damaged: fetch it again"
+        )
+
+
+def named(path: Path, names: np.ndarray, index: np.ndarray, count: int) -> np.ndarray:
+    """The name of each of `count` samples, given the names and their numbers.
+
+    >>> named(Path("a.npz"), np.array(["north", "south"]), np.array([1, 0, 1]), 3).tolist()
+    ['south', 'north', 'south']
+    """
+    check_rank(path, "the numbers of the sites", index, 1, "iu")
+    if names.ndim != 1 or len(index) != count or not np.isin(index, np.arange(len(names))).all():
+        raise DataError(f"{path} does not name a site for each of its {count} samples; fetch it again")
+    found: np.ndarray = names[index]
+    return found
+
+
+def check_labels(path: object, labels: np.ndarray, classes: int, start: int = 0) -> np.ndarray:
+    """Labels as numbers from 0 on, or a `DataError` where one is out of range."""
+    if labels.dtype.kind not in "iuf" or not np.array_equal(labels, np.round(labels)):
+        raise DataError(f"{path} has labels that are no whole numbers; it is another file than its name says")
+    plain = labels.astype(np.int64).reshape(-1)
+    wrong = plain[(plain < start) | (plain >= start + classes)]
+    if len(wrong):
+        raise DataError(
+            f"{path} has the label {wrong[0]}, but labels go from {start} to {start + classes - 1}; it is another file"
+            " than its name says, or damaged: fetch it again"
+        )
+    return plain - start
+
+
+def _need(path: Path, keys: Sequence[str], held: Mapping[str, Any]) -> None:
+    lacking = [key for key in keys if key not in held]
+    if lacking:
+        there = ", ".join(key for key in held if not key.startswith("__")) or "nothing"
+        raise DataError(f"{path} has no {', '.join(lacking)}; it holds {there}. It is another file than expected")

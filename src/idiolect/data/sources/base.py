@@ -1,0 +1,229 @@
+"""Data sources by name: where data come from, under which terms, and how they become a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.errors import DataError
+from ...core.options import Options, option
+from ...core.randomness import generator
+from ...core.registry import Registry
+from ..arrays import vocabulary_of
+from ..federation import Federation
+from ..formats.files import Layout, check_sum, data_root
+from ..formats.images import NONE, Images, to_inputs
+from ..partitions.base import Partition, partitions
+from ..splits import SHARES
+from .remotes import REMOTES
+
+CLIENTS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """One body of data before it is dealt to clients; `groups` are the natural clients, if there are any; `words` is
+    the number of different tokens where the inputs are tokens."""
+
+    x: Tensor
+    y: Tensor
+    groups: np.ndarray | None
+    classes: int | None
+    name: str
+    words: int | None = None
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.x.shape[1:])
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model must give."""
+        return self.classes if self.classes is not None else self.y.shape[1:].numel()
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the inputs are tokens rather than numbers."""
+        return not self.x.is_floating_point()
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """The shape of one target."""
+        return tuple(self.y.shape[1:])
+
+    @property
+    def vocabulary(self) -> int:
+        """How many different tokens there may be."""
+        return self.words if self.words is not None else vocabulary_of([self.x])
+
+    def apart(self, share: float, seed: int) -> tuple[Pool, Pool]:
+        """The pool without a random share of its samples, and that share."""
+        if not 0 < share < 1:
+            raise DataError(f"the share of public samples is {share:g}; it must lie between 0 and 1, as in 0.1")
+        order = generator(seed, "public").permutation(len(self.x))
+        cut = max(1, round(share * len(order)))
+        parts = (np.sort(order[cut:]), np.sort(order[:cut]))
+        rest, shown = (
+            replace(self, x=self.x[each], y=self.y[each], groups=None if self.groups is None else self.groups[each])
+            for each in parts
+        )
+        return rest, shown
+
+    def federation(
+        self,
+        partition: str | Partition | None = None,
+        *,
+        clients: int | None = None,
+        split: Sequence[float] | None = None,
+        seed: int = 0,
+        unseen: float = 0.0,
+        public: Any = None,
+    ) -> Federation:
+        """Deal the pool to clients; without a partition, by its groups, else by label with alpha 0.1. A number for
+        `public` is the share of the samples that everybody sees and no client holds."""
+        if isinstance(public, float):
+            rest, shown = self.apart(public, seed)
+            return rest.federation(
+                partition, clients=clients, split=split, seed=seed, unseen=unseen, public=(shown.x, shown.y)
+            )
+        usual = "group" if self.groups is not None else "iid" if self.classes is None else "dirichlet"
+        rule = partitions.build(usual if partition is None else partition)
+        return Federation.from_pool(
+            self.x,
+            self.y,
+            rule,
+            clients=(rule.how_many(self.groups) or CLIENTS) if clients is None else clients,
+            groups=self.groups,
+            split=SHARES if split is None else split,
+            seed=seed,
+            name=self.name,
+            unseen=unseen,
+            classes=self.classes,
+            public=public,
+            words=self.words,
+        )
+
+
+@dataclass(frozen=True)
+class Source(Options):
+    """A data source. Most give one pool (`load`); one that comes as clients gives `federation` instead."""
+
+    name: ClassVar[str] = "source"
+    title: ClassVar[str] = ""
+    licence: ClassVar[str] = ""
+    size: ClassVar[str] = ""
+    groups: ClassVar[str] = ""
+    papers: ClassVar[str] = ""
+
+    def where(self) -> str:
+        """What to put where; nothing for data that need no files."""
+        return "needs no files"
+
+    def available(self) -> bool:
+        """Whether the data can be loaded now."""
+        return True
+
+    def load(self) -> Pool:
+        """The data as one pool."""
+        raise DataError(f"{self.name} comes as clients, not as one pool of data; take its federation")
+
+    def federation(
+        self,
+        partition: str | Partition | None = None,
+        *,
+        clients: int | None = None,
+        split: Sequence[float] | None = None,
+        seed: int = 0,
+        unseen: float = 0.0,
+        public: Any = None,
+    ) -> Federation:
+        """The data as clients; what is not given is the source's own choice."""
+        return self.load().federation(partition, clients=clients, split=split, seed=seed, unseen=unseen, public=public)
+
+
+sources: Registry[Source] = Registry("data source", Source)
+
+
+@dataclass(frozen=True)
+class FileSource(Source):
+    """A source whose files lie in a folder, in one of several layouts; the first that is complete is read."""
+
+    layouts: ClassVar[dict[str, Layout]] = {}
+    checksums: ClassVar[dict[str, str]] = {}
+    note: ClassVar[str] = ""
+
+    samples: int | None = option(None, min=1, help="take a random part of this many samples")
+    seed: int = option(0, min=0, help="determines that part")
+    path: str | None = option(None, help="the folder of the files; by default a folder under $IDIOLECT_DATA")
+
+    def where(self) -> str:
+        """Which files to put where."""
+        return "; or ".join([*self.fetching(), *(layout.where(self.path) for layout in self.layouts.values())]) + (
+            f". {self.note}" if self.note else ""
+        )
+
+    def fetching(self) -> list[str]:
+        """The command that fetches the files, if there is one and it would put them where they are looked for."""
+        return [f"run: idiolect data fetch {self.name}"] if self.name in REMOTES and not self.path else []
+
+    def available(self) -> bool:
+        """Whether all files of one layout are there."""
+        return any(not layout.missing(self.path) for layout in self.layouts.values())
+
+    def find(self, verify: bool = True) -> tuple[str, dict[str, Path]]:
+        """The first complete layout and its files, compared with the publisher's checksums where there are some; else
+        a `DataError` that says what to put where."""
+        for kind, layout in self.layouts.items():
+            if not layout.missing(self.path):
+                found = layout.found(self.path)
+                for file, expected in self.checksums.items():
+                    if verify and file in found:
+                        check_sum(found[file], expected, content=True)
+                return kind, found
+        lacking = min((layout.missing(self.path) for layout in self.layouts.values()), key=len)
+        unset = "" if self.path or data_root() else " IDIOLECT_DATA is not set."
+        raise DataError(f"{self.name}: {', '.join(lacking)} not found.{unset} To use it, {self.where()}.")
+
+    def chosen(self, there: int) -> np.ndarray:
+        """The numbers of the samples to take, in order."""
+        return choose(self.name, there, self.samples, self.seed)
+
+
+@dataclass(frozen=True)
+class ImageSource(FileSource):
+    """A source of images, held once as numbers in [0, 1]; nothing is augmented."""
+
+    normalise: str = option(
+        NONE,
+        choices=(NONE, "half", "imagenet", "mnist", "cifar10", "cifar100"),
+        help="subtract and divide by constants",
+    )
+
+    def image_pool(
+        self, images: Images, labels: np.ndarray, classes: int, groups: np.ndarray | None = None, name: str = ""
+    ) -> Pool:
+        """A pool of the chosen images and their labels."""
+        index = self.chosen(len(labels))
+        x = to_inputs(images.take(index), self.normalise)
+        y = torch.from_numpy(labels[index].astype(np.int64))
+        return Pool(x, y, None if groups is None else groups[index], classes, name or self.name)
+
+
+def choose(name: str, there: int, samples: int | None, seed: int) -> np.ndarray:
+    """A random part of so many numbers below `there`, in order; all without `samples`.
+
+    >>> choose("mnist", 5, 2, seed=0).shape
+    (2,)
+    """
+    if samples is None:
+        return np.arange(there)
+    if samples > there:
+        raise DataError(f"{name}: samples={samples} is more than the {there} there are; ask for fewer")
+    return np.sort(generator(seed, "subset").choice(there, samples, replace=False))

@@ -1,0 +1,125 @@
+"""Which engine carries out the clients' work: an expression such as `workers(count=2)`, or `auto`, which measures."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..contract.method import Download
+from ..core.options import Options, option
+from ..core.registry import Registry, describe
+from .loop import Engine, Loop
+from .machine import cores
+from .plan import Plan
+from .processes import Workers
+from .stacking import fitting_chunk, obstacle
+
+log = logging.getLogger("idiolect")
+
+# Seconds of local training below which `auto` does not start processes.
+WORTHWHILE = 10.0
+
+
+@dataclass(frozen=True)
+class Choice(Options):
+    """Which engine, with which options."""
+
+    def make(self, plan: Plan) -> Engine:
+        """The engine, ready to carry out a plan."""
+        raise TypeError(f"{describe(self)} must be resolved first")
+
+
+engines: Registry[Choice] = Registry("engine", Choice)
+
+
+@engines.register("loop")
+@dataclass(frozen=True)
+class LoopChoice(Choice):
+    """One client after another in plain Python: the reference, and the debugger."""
+
+    def make(self, plan: Plan) -> Engine:
+        """The reference."""
+        return Loop(plan)
+
+
+@engines.register("workers")
+@dataclass(frozen=True)
+class WorkersChoice(Choice):
+    """Several processes of one thread each: the fastest for convolutions on a CPU."""
+
+    count: int | None = option(None, min=1, help="number of processes; none is one per core")
+
+    def make(self, plan: Plan) -> Engine:
+        """A pool of processes."""
+        return Workers(plan, self.count)
+
+
+@engines.register("vector")
+@dataclass(frozen=True)
+class VectorChoice(Choice):
+    """Clients stacked and traced at once, in several processes: the fastest for small dense models."""
+
+    chunk: int | None = option(None, min=1, help="clients per stack; none is what fits the caches")
+    count: int | None = option(None, min=1, help="number of processes; none is one per core")
+
+    def make(self, plan: Plan) -> Engine:
+        """A pool of processes that stack clients; plain workers where the plan cannot be traced."""
+        if problem := obstacle(plan):
+            log.warning("the vector engine runs these clients one by one: %s", problem)
+            return Workers(plan, self.count)
+        return Workers(plan, self.count, self.chunk or fitting_chunk(plan))
+
+
+@engines.register("auto")
+@dataclass(frozen=True)
+class AutoChoice(Choice):
+    """Times a few clients' work on each engine and takes the fastest; the choice is kept with the run."""
+
+
+def resolve(text: str, plan: Plan) -> tuple[str, dict[str, float]]:
+    """The engine's expression with `auto` resolved, and the seconds per client that were measured."""
+    choice = engines.build(text)
+    return calibrate(plan) if isinstance(choice, AutoChoice) else (describe(choice), {})
+
+
+def make_engine(text: str, plan: Plan) -> Engine:
+    """The engine that an expression describes, ready to carry out a plan."""
+    return engines.build(resolve(text, plan)[0]).make(plan)
+
+
+def calibrate(plan: Plan, clients: int = 24) -> tuple[str, dict[str, float]]:
+    """Train a few clients for the first round on each candidate, and choose the fastest.
+
+    Nothing is kept of what they compute. A run that is over in seconds stays with the loop, whose start is free.
+    """
+    ids = plan.method.select(plan.server(0))[:clients]
+    server = plan.server(0)
+    message = plan.method.download(server, plan.method.server_init(server), ids)
+    quick = min(timed(Loop(plan), ids[:4], message) for _ in range(3))
+    if quick * len(plan.data.seen) * plan.participation * plan.rounds < WORTHWHILE:
+        return "loop", {"loop": quick}
+    candidates = [f"workers(count={cores()})"] if cores() > 1 else ["loop"]
+    if not obstacle(plan):
+        candidates.append(f"vector(chunk={fitting_chunk(plan)}, count={cores()})")
+    seconds = {}
+    for text in candidates:
+        engine = engines.build(text).make(plan)
+        try:
+            timed(engine, ids, message)
+            seconds[text] = min(timed(engine, ids, message) for _ in range(2))
+        finally:
+            engine.close()
+    return min(seconds, key=lambda text: seconds[text]), seconds
+
+
+def timed(engine: Engine, ids: Sequence[int], message: Download) -> float:
+    """Seconds per client of one round's training."""
+    started = time.perf_counter()
+    with torch.random.fork_rng(devices=[]):
+        for _ in engine.train(0, dict.fromkeys(ids), message):
+            pass
+    return (time.perf_counter() - started) / max(1, len(ids))

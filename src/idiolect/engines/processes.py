@@ -1,0 +1,280 @@
+"""Worker processes, one thread each: the fastest way for convolutions on a CPU. Clients are handed out as workers
+become free; slots travel through shared memory; networks run in the memory format their kernels like best."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..contract.method import Download, Upload
+from ..core import tree
+from ..core.errors import IdiolectError
+from ..core.tree import Slots
+from ..kernels.convolutions import speed_up
+from .client import Outcome, Score, evaluate_group, train
+from .loop import States
+from .machine import cores, tune_allocator
+from .plan import Plan
+from .shared_memory import Arena, Layout
+from .stacking import train_stack
+
+# Evaluation groups clients that share a model; the size is fixed, so that results do not depend on the workers.
+EVAL_GROUP = 8
+
+
+@dataclass(frozen=True)
+class Job:
+    """Some clients' work: where their slots lie and what is to be done."""
+
+    kind: str
+    serial: int
+    round: int
+    slab: int
+    shared: Layout
+    clients: list[tuple[int, Layout | None, Layout]]
+    unseen: bool = False
+
+
+class Workers:
+    """A pool of processes that outlives rounds.
+
+    Args:
+        plan: what is computed.
+        count: number of processes; by default one per core.
+        chunk: how many clients to stack and trace at once; 0 takes them one by one.
+    """
+
+    def __init__(self, plan: Plan, count: int | None = None, chunk: int = 0) -> None:
+        self.plan, self.count, self.chunk = plan, count or cores(), chunk
+        self._serial = 0
+        self._started = False
+
+    def _start(self) -> None:
+        # A forked worker inherits data and modules without copies, but not a GPU's state.
+        method = "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
+        context: Any = multiprocessing.get_context(method)
+        _ = self.plan.nets
+        self._shared = Arena()
+        self._slabs = [Arena() for _ in range(2 * self.count + 1)]
+        self._outboxes = [Arena() for _ in range(self.count)]
+        self._jobs, self._results = context.SimpleQueue(), context.SimpleQueue()
+        self._processes = [
+            context.Process(
+                target=serve,
+                args=(number, self.plan, self.chunk, self._shared, self._slabs, box, self._jobs, self._results),
+                daemon=True,
+            )
+            for number, box in enumerate(self._outboxes)
+        ]
+        gc.freeze()  # what exists by now stays, here and in workers: no collection need look at it until the end
+        for process in self._processes:
+            process.start()
+        self._started = True
+
+    def train(self, round: int, states: States, download: Download) -> Iterator[tuple[int, Outcome]]:
+        """Run the clients' part of one round; results come as they are ready, in memory that the next round uses."""
+        ids = sorted(states, key=lambda i: -len(self.plan.data.clients[i]))
+        if self.chunk:
+            # Stacks do not depend on the number of workers, so that this changes no bit, but suffice for several.
+            groups = falling(ids, 3, min(self.chunk, max(4, -(-len(ids) // 8))), least=4)
+        else:
+            groups = falling(ids, 4 * self.count, largest=8)
+        fetch = lambda wanted: {i: states[i] for i in wanted}  # noqa: E731
+        for worker, results in self._drive("train", round, groups, fetch, download, False):
+            box = self._outboxes[worker]
+            for index, state, slots, masks, outcome in results:
+                upload = None if slots is None else Upload(self._take(box, slots), self._take(box, masks))
+                yield index, replace(outcome, state=self._take(box, state), upload=upload)
+
+    def evaluate(
+        self,
+        round: int,
+        ids: Sequence[int],
+        states: Callable[[Sequence[int]], States],
+        download: Download,
+        unseen: bool,
+    ) -> Iterator[tuple[int, list[Score]]]:
+        """Evaluate clients group by group."""
+        ordered = sorted(ids)
+        groups = [ordered[at : at + EVAL_GROUP] for at in range(0, len(ordered), EVAL_GROUP)]
+        for _, results in self._drive("evaluate", round, groups, states, download, unseen):
+            yield from results
+
+    def _drive(
+        self,
+        kind: str,
+        round: int,
+        groups: Sequence[Sequence[int]],
+        states: Callable[[Sequence[int]], States],
+        download: Download,
+        unseen: bool,
+    ) -> Iterator[tuple[int, Any]]:
+        """Keep all workers busy with groups of clients, with a bounded number of groups in memory."""
+        if not self._started:
+            self._start()
+        self._serial += 1
+        self._shared.reset()
+        shared = self._shared.write(download.shared)
+        free, waiting, pending = list(range(len(self._slabs))), iter(groups), 0
+        while True:
+            for group in islice(waiting, len(free)):
+                slab = free.pop()
+                self._slabs[slab].reset()
+                held = states(group)
+                clients = [(i, self._put(slab, held[i]), self._put(slab, download.each.get(i, {}))) for i in group]
+                self._jobs.put(Job(kind, self._serial, round, slab, shared, clients, unseen))
+                pending += 1
+            if pending == 0:
+                return
+            worker, slab, results = self._receive()
+            pending -= 1
+            yield worker, results
+            free.append(slab)
+
+    def _put(self, slab: int, slots: Slots | None) -> Any:
+        return None if slots is None else self._slabs[slab].write(slots)
+
+    def _take(self, box: Arena, layout: Layout) -> Slots:
+        return tree.moved(box.read(layout), self.plan.device)
+
+    def _receive(self) -> tuple[int, int, Any]:
+        while not self._results._reader.poll(1.0):
+            for process in self._processes:
+                if not process.is_alive():
+                    raise IdiolectError(
+                        f"a worker process ended unexpectedly (exit code {process.exitcode}); "
+                        f"if memory ran out, use fewer workers or smaller batches; the rounds before this one are saved"
+                    )
+        worker, slab, results, error = self._results.get()
+        if error is not None:
+            raise error
+        return worker, slab, results
+
+    def close(self) -> None:
+        """Stop the processes."""
+        if not self._started:
+            return
+        for _ in self._processes:
+            self._jobs.put(None)
+        for process in self._processes:
+            process.join(timeout=2)
+            process.kill()
+        gc.unfreeze()
+        self._started = False
+
+
+def falling(ids: Sequence[int], parts: int, largest: int, least: int = 1) -> list[Sequence[int]]:
+    """Groups that become smaller, each one of so many parts of what is left, so that all workers end at about the same
+    time.
+
+    >>> [len(group) for group in falling(range(100), 3, largest=13, least=4)]
+    [13, 13, 13, 13, 13, 12, 8, 5, 4, 4, 2]
+    """
+    groups, left = [], ids
+    while left:
+        size = min(max(least, -(-len(left) // parts)), largest)
+        groups.append(left[:size])
+        left = left[size:]
+    return groups
+
+
+# -- in the worker -------------------------------------------------------------------------------------
+
+
+def serve(
+    number: int, plan: Plan, chunk: int, shared: Arena, slabs: list[Arena], outbox: Arena, jobs: Any, results: Any
+) -> None:
+    """A worker's life: take a job, do it, report where the results lie; until there are none."""
+    torch.set_num_threads(1)
+    tune_allocator()
+    follow_parent()
+    if not chunk and plan.device == "cpu":  # traced tensors cannot be rearranged
+        for task in plan.tasks:
+            speed_up(task.net.module)
+    serial, message, download = -1, -1, {}
+    while (job := jobs.get()) is not None:
+        try:
+            if job.serial != message:
+                download, message = arranged(shared.read(job.shared), plan.device), job.serial
+            if job.kind == "train" and job.serial != serial:
+                outbox.reset()
+                serial = job.serial
+            slab = slabs[job.slab]
+            if job.kind == "train":
+                done = do_train(plan, chunk, job, slab, outbox, download)
+            else:
+                done = do_evaluate(plan, job, slab, download)
+            results.put((number, job.slab, done, None))
+        except Exception as error:
+            results.put((number, job.slab, None, portable(error)))
+
+
+def do_train(plan: Plan, chunk: int, job: Job, slab: Arena, outbox: Arena, shared: Slots) -> list[Any]:
+    """Run clients' parts of a round; their slots go to the worker's outbox."""
+    states, download = unpacked(plan, job, slab, shared)
+    if chunk:
+        outcomes = train_stack(plan, job.round, states, download, chunk)
+    else:
+        outcomes = ((i, train(plan, i, job.round, state, download.of(i))) for i, state in states.items())
+    done = []
+    for index, outcome in outcomes:
+        upload = outcome.upload
+        slots = None if upload is None else outbox.write(upload.slots)
+        masks = None if upload is None else outbox.write(upload.masks)
+        done.append((index, outbox.write(outcome.state), slots, masks, replace(outcome, state={}, upload=None)))
+    return done
+
+
+def unpacked(plan: Plan, job: Job, slab: Arena, shared: Slots) -> tuple[dict[int, Slots | None], Download]:
+    """The slots and downloads of a job's clients."""
+
+    def read(layout: Layout) -> Slots:
+        return arranged(slab.read(layout), plan.device)
+
+    states = {i: None if state is None else read(state) for i, state, _ in job.clients}
+    return states, Download(shared, {i: read(each) for i, _, each in job.clients})
+
+
+def do_evaluate(plan: Plan, job: Job, slab: Arena, shared: Slots) -> list[Any]:
+    """Evaluate a group of clients."""
+    states, download = unpacked(plan, job, slab, shared)
+    return evaluate_group(plan, job.round, states, download, job.unseen)
+
+
+def arranged(slots: Slots, device: str) -> Slots:
+    """Slots on a device, on the CPU in place; convolution kernels in the memory format that is fastest."""
+    return {slot: tree.map(_arranged, leaves) for slot, leaves in tree.moved(slots, device).items()}
+
+
+def _arranged(leaf: Tensor) -> Tensor:
+    return leaf.contiguous(memory_format=torch.channels_last) if leaf.ndim == 4 else leaf
+
+
+def follow_parent() -> None:
+    """Leave interrupts to the parent, and end with it, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        parent = multiprocessing.parent_process()
+        if parent is not None and os.getppid() != parent.pid:  # it ended before the line above
+            os._exit(1)
+
+
+def portable(error: Exception) -> Exception:
+    """An exception that survives the way to another process, with its notes."""
+    notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+    if isinstance(error, IdiolectError):
+        return type(error)(f"{error}{notes}")
+    return RuntimeError(f"{type(error).__name__}: {error}{notes}")

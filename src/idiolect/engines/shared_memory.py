@@ -1,0 +1,85 @@
+"""Shared memory for slots: one process writes leaves, others read them in place; only names and places are sent."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.tree import Slots
+
+# The file is sparse: only what is written takes memory, and it is taken again for the next round.
+_SIZE = 1 << 36
+_ALIGN = 64
+
+
+class Place(NamedTuple):
+    """Where one leaf lies."""
+
+    slot: str
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+
+
+Layout = list[Place]
+
+
+class Arena:
+    """A sparse file in memory that processes share; `reset` makes its space free again.
+
+    >>> arena = Arena()
+    >>> layout = arena.write({"params": {"w": torch.tensor([1.0, 2.0])}, "empty": {}})
+    >>> arena.read(layout)["params"]["w"]
+    tensor([1., 2.])
+    """
+
+    def __init__(self) -> None:
+        if hasattr(os, "memfd_create"):
+            handle = os.memfd_create("idiolect")
+        else:
+            handle, path = tempfile.mkstemp()
+            os.unlink(path)
+        os.ftruncate(handle, _SIZE)
+        self._map = mmap.mmap(handle, _SIZE)
+        os.close(handle)
+        self._end = 0
+
+    def reset(self) -> None:
+        """Forget everything written; leaves that were read before must not be used any more."""
+        self._end = 0
+
+    def write(self, slots: Mapping[str, Mapping[str, Tensor]]) -> Layout:
+        """Copy all leaves into the arena; says where they are."""
+        layout = []
+        for slot, leaves in slots.items():
+            layout.append(Place(slot, "", torch.uint8, (), -1))
+            for name, leaf in leaves.items():
+                layout.append(Place(slot, name, leaf.dtype, tuple(leaf.shape), self._end))
+                if leaf.numel():
+                    self._leaf(layout[-1]).copy_(leaf)
+                self._end += -(-leaf.numel() * leaf.element_size() // _ALIGN) * _ALIGN
+        return layout
+
+    def read(self, layout: Layout) -> Slots:
+        """The leaves in place; they must not be changed."""
+        slots: Slots = {}
+        for place in layout:
+            if place.offset < 0:
+                slots.setdefault(place.slot, {})
+            else:
+                slots[place.slot][place.name] = self._leaf(place)
+        return slots
+
+    def _leaf(self, place: Place) -> Tensor:
+        count = math.prod(place.shape)
+        if count == 0:
+            return torch.zeros(place.shape, dtype=place.dtype)
+        return torch.frombuffer(self._map, dtype=place.dtype, count=count, offset=place.offset).reshape(place.shape)

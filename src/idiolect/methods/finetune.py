@@ -1,0 +1,41 @@
+"""Fine-tuning before prediction, on top of any method; `finetune(fedavg)` is FedAvg-FT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..contract.context import Context
+from ..contract.method import Method, Phase, Wrapper, register
+from ..core.options import option
+from .fedavg import FedAvg
+
+
+@register("finetune")
+@dataclass(frozen=True)
+class FineTune(Wrapper):
+    """Before predicting, each client trains a throw-away copy of its view on its training data.
+
+    The federation itself is untouched: what is sent and kept is the inner method's.
+    Hand-worked: view 1, loss gradient 2, rate 0.1, one step: the copy predicts with 0.8, the next round starts from 1.
+    """
+
+    title: ClassVar[str] = "Before predicting, each client trains a throw-away copy; finetune(fedavg) is FedAvg-FT"
+    reveals: ClassVar[str] = "as the method inside"
+    stays: ClassVar[str] = "the fine-tuned copy"
+    identities: ClassVar[dict[str, str]] = {"finetune(fedavg, epochs=0)": "fedavg"}
+    touches_model: ClassVar[bool] = False
+
+    inner: Method = field(default_factory=FedAvg)
+    epochs: int = option(1, min=0, help="passes over the training data")
+    lr: float | None = option(None, above=0.0, help="rate; none is the run's")
+
+    def adapt(self, ctx: Context) -> Sequence[Phase]:
+        """The inner method's adaptation, then the fine-tuning."""
+        tuning = (Phase("finetune", epochs=self.epochs, lr=self.lr),) if self.epochs else ()
+        return (*self.inner.adapt(ctx), *tuning)
+
+    def onboard(self, ctx: Context) -> Sequence[Phase]:
+        """An unseen client fine-tunes its view like all others."""
+        return () if self.epochs else self.inner.onboard(ctx)

@@ -1,0 +1,209 @@
+"""HeteroFL: clients of different strength train narrower and wider versions of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ...contract.context import Context, LossFn, ServerContext
+from ...contract.method import Download, Method, Paper, Phase, Upload, register
+from ...contract.parts.slices import check_slices, cut, hidden_params, pad, paste, scale_stats, slice_shapes
+from ...core import tree
+from ...core.errors import OptionError
+from ...core.options import option
+from ...core.tree import Slots, Tree
+from ...task.task import Batch, Scored, Task
+
+
+@register("heterofl")
+@dataclass(frozen=True)
+class HeteroFL(Method):
+    r"""HeteroFL (Diao et al., ICLR 2021): client i of width :math:`r_i` holds the leading :math:`\lceil r_i c \rceil`
+    of the c channels (or units) of every hidden layer, inputs to match, and all outputs. The server averages each
+    coordinate over the clients that hold it (section 3); what nobody holds keeps its value:
+
+    .. math:: W_q = \frac{1}{|\{i : q \in W_i\}|} \sum_{i : q \in W_i} W_{i,q}.
+
+    While training, a hidden layer's output is divided by :math:`r_i` (the scaler), which here scales the layer's weight
+    and bias. Logits of classes that the client has no samples of are set to zero, in training and in prediction, and
+    its rows for them are left out of the average. All clients count alike.
+
+    Hand-worked: four hidden units, widths 1 and 1/2. The wide client trains a unit's weights (0, 0, 0, 0) to
+    (2, 2, 2, 2), the narrow one its two to (4, 6): the mean is (3, 4, 2, 2).
+
+    Normalisation uses the batch's own statistics in training; before predicting, each client computes those of its
+    model from its own training data (`norm_stats=recompute`). Fine-tuning and unseen clients train without the scaler.
+    The server sees the slices and which classes each client has.
+    """
+
+    title: ClassVar[str] = "Clients hold the leading channels of one model, as many as their width allows"
+    reveals: ClassVar[str] = "a slice of the model, and one bit per class that says whether the client has it"
+    caution: ClassVar[str] = "the server learns which classes a client has"
+    paper: ClassVar[Paper] = Paper(
+        "Diao, Ding, Tarokh",
+        "HeteroFL: computation and communication efficient federated learning for heterogeneous clients",
+        "ICLR",
+        2021,
+        "arXiv:2010.01264",
+    )
+    identities: ClassVar[dict[str, str]] = {
+        "heterofl(rates=1, scaler=false, mask=false, weighted=true)": "fedavg",
+        "heterofl(rates=1, mask=false, weighted=true, evaluate=global)": "fedavg",
+    }
+    sends: ClassVar[tuple[str, ...]] = ("heterofl.slice", "heterofl.classes", "weight")
+    norm_stats: ClassVar[str] = "recompute"
+    unwrappable: ClassVar[str] = "its clients hold slices of different widths, not one model of one shape"
+    one_network: ClassVar[str] = "it cuts all clients' networks, of the widths in `rates`, out of one"
+
+    rates: float | tuple[float, ...] = option(
+        (1.0, 0.5), above=0.0, max=1.0, help="clients' widths; of a list, clients take their values in turn"
+    )
+    scaler: bool = option(True, help="divide the outputs of hidden layers by the width while training")
+    mask: bool = option(True, help="set logits of absent classes to zero, and average a class over those who have it")
+    weighted: bool = option(False, help="weigh clients by their samples instead of alike")
+    evaluate: str = option("own", choices=("own", "global"), help="predict with the own slice, or with the whole model")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.widths or not all(type(each) in (int, float) for each in self.widths):
+            raise OptionError(
+                f"heterofl: rates={self.rates!r} is not allowed; rates must be a number in (0, 1] or a list of such"
+            )
+
+    # -- slices --------------------------------------------------------------------------------------
+
+    @property
+    def widths(self) -> tuple[float, ...]:
+        """The widths that occur."""
+        return self.rates if isinstance(self.rates, tuple) else (self.rates,)
+
+    def variant(self, index: int) -> float:
+        """The client's width."""
+        return self.widths[index % len(self.widths)]
+
+    def check(self, task: Task) -> None:
+        """Every width must give a model that computes."""
+        super().check(task)
+        for rate in dict.fromkeys(self.widths):
+            check_slices(task, rate)
+
+    # -- server --------------------------------------------------------------------------------------
+
+    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
+        """To each client its slice; the whole model to all, where that predicts."""
+        sent = super().download(ctx, server, ids).shared
+        if self.evaluate == "global":
+            return Download(sent)
+        return Download({}, {i: self.sliced(ctx.task, self.variant(i), sent) for i in ids})
+
+    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
+        """Each coordinate's mean over those who hold it; a class's row over those who have the class."""
+        before = {**server["params"], **server["buffers"]}
+        head = frozenset(ctx.task.head_unit.params)
+        trees, masks = [], []
+        for upload in uploads.values():
+            held = upload.slots.get("heterofl.classes", {}).get("held")
+            padded = {n: pad(leaf, before[n]) for n, leaf in upload.slots["heterofl.slice"].items()}
+            trees.append({n: leaf for n, (leaf, _) in padded.items()})
+            masks.append({n: by_class(m, held) if n in head else m for n, (_, m) in padded.items()})
+        weights = ctx.weights(uploads) if self.weighted else [1.0] * len(uploads)
+        after = tree.mean(trees, weights, masks, before)
+        return {**server, **{slot: tree.pick(after, server[slot]) for slot in ("params", "buffers")}}
+
+    # -- client --------------------------------------------------------------------------------------
+
+    def sliced(self, task: Task, rate: float, slots: Slots) -> Slots:
+        """Slots of the model, cut to a width."""
+        shapes = slice_shapes(task, rate)
+        return {slot: {n: cut(leaf, shapes[n]) for n, leaf in leaves.items()} for slot, leaves in slots.items()}
+
+    def client_init(self, ctx: Context) -> Slots:
+        """What stays private, cut to the client's width."""
+        return self.sliced(ctx.task, ctx.variant, super().client_init(ctx))
+
+    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """The client's slice."""
+        return self.assemble(ctx, client, self.sliced(ctx.task, ctx.variant, download))
+
+    def loss(self, ctx: Context, buffers: Tree, batch: Batch, rate: float) -> LossFn:
+        """The masked loss of a model whose hidden layers are scaled by 1 / rate."""
+        hidden = hidden_params(ctx.task) if rate != 1 else frozenset()
+        frozen = ctx.task.frozen(ctx.phase.part)
+
+        def value(trees: Slots) -> Scored:
+            params = {n: leaf / rate if n in hidden else leaf for n, leaf in trees["params"].items()}
+            stats = scale_stats(ctx.task, buffers, 1 / rate)
+            out = ctx.task.net.apply(params, stats, batch.x, True, frozen)
+            out = out._replace(buffers=scale_stats(ctx.task, out.buffers, rate))
+            return Scored(ctx.task.score(self.masked(ctx, out.outputs), batch), *out)
+
+        return value
+
+    def masked(self, ctx: Context, outputs: Tensor) -> Tensor:
+        """Outputs with zeros for classes that the client has no samples of."""
+        axis = class_axis_of(outputs, len(ctx.counts))
+        if not self.mask or axis is None:
+            return outputs
+        known = (ctx.counts > 0) | (ctx.counts.sum() == 0)
+        return outputs * known.to(outputs.dtype).reshape(-1, *[1] * (outputs.ndim - 1 - axis))
+
+    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+        """A step on the masked loss of the scaled slice."""
+        loss = self.loss(ctx, work["buffers"], batch, ctx.variant if self.scaler else 1.0)
+        return ctx.descend(work, "params", ctx.grad(work, "params", batch, loss), batch)
+
+    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+        """Send the slice and which classes the client has."""
+        client, upload = super().end(ctx, client, work)
+        if not upload.slots:
+            return client, upload
+        sent: Slots = {"heterofl.slice": {**upload.slots["params"], **upload.slots["buffers"]}}
+        if self.mask:
+            sent["heterofl.classes"] = {"held": ctx.counts > 0}
+        return client, Upload({**sent, **({"weight": upload.slots["weight"]} if self.weighted else {})})
+
+    # -- prediction ----------------------------------------------------------------------------------
+
+    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+        """The client's slice of the newest model, or all of it with what the client keeps private over it."""
+        if self.evaluate == "own":
+            return self.begin(ctx, client, download)
+        whole = {**ctx.initial["params"], **ctx.initial["buffers"], **download["params"], **download["buffers"]}
+        own = {n: paste(leaf, whole[n]) for n, leaf in client.get("private", {}).items()}
+        return {slot: {n: own.get(n, whole[n]) for n in leaves} for slot, leaves in ctx.initial.items()}
+
+    def predict(self, ctx: Context, view: Slots, x: Tensor) -> Tensor:
+        """The outputs, zeros for absent classes."""
+        return self.masked(ctx, super().predict(ctx, view, x))
+
+    def adapt(self, ctx: Context) -> Sequence[Phase]:
+        """Statistics are computed where there are any."""
+        return super().adapt(ctx) if ctx.task.stat_momentum else ()
+
+    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+        """A step on the masked loss of the model that predicts, which is not scaled."""
+        if ctx.phase.name == "stats":
+            return super().tune(ctx, view, batch)
+        grad = ctx.grad(view, "params", batch, self.loss(ctx, view["buffers"], batch, 1.0))
+        return ctx.move(view, "params", grad, ctx.rate)
+
+    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
+        """The client's width."""
+        return {"width": torch.tensor(float(ctx.variant))}
+
+
+def by_class(mask: Tensor, held: Tensor | None) -> Tensor:
+    """A mask of output rows without those of classes that the client does not have."""
+    if held is None or len(held) != len(mask):
+        return mask
+    return mask & held.reshape(-1, *[1] * (mask.ndim - 1))
+
+
+def class_axis_of(outputs: Tensor, classes: int) -> int | None:
+    """The axis that runs over classes: 1, or the last; None where there is none, as for numbers or a single logit."""
+    likely = (axis for axis in (1, outputs.ndim - 1) if 0 < axis < outputs.ndim)
+    return next((axis for axis in likely if outputs.shape[axis] == classes), None)

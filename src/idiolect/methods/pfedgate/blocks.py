@@ -1,0 +1,166 @@
+"""How pFedGate's gates sit on a model (`Split`), and the paper's own way: consecutive blocks of every tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ...analysis import block_sizes, select_blocks
+from ...analysis.blocks import Solver
+from ...core import tree
+from ...core.tree import Tree
+from ...task.task import Task
+
+
+class Split(Protocol):
+    """Where gates sit: on blocks of tensors (`Blocks`), or on rows of layers (`Rows`)."""
+
+    @property
+    def count(self) -> int:
+        """How many gates there are."""
+        ...
+
+    @property
+    def groups(self) -> dict[str, slice]:
+        """The gates of each layer."""
+        ...
+
+    def select(self, scores: Tensor) -> Tensor:
+        """Which gates are open, as truth values."""
+        ...
+
+    def thin(self, params: Tree, buffers: Tree, scale: Tensor, active: Tensor) -> tuple[Tree, Tree]:
+        """The tensors that the model runs on; `scale` is zero at gates that are closed."""
+        ...
+
+    def restore(self, stats: Tree, buffers: Tree, active: Tensor) -> Tree:
+        """The buffers after such a run, in the model's own shapes."""
+        ...
+
+    def marks(self, active: Tensor) -> Tree:
+        """What takes part, in few truth values: of several batches these can be joined by `or`."""
+        ...
+
+    def masks(self, marks: Tree) -> Tree:
+        """Which of the model's coordinates take part, laid out like the model."""
+        ...
+
+    def share(self, active: Tensor) -> Tensor:
+        """The share of the model's coordinates that take part."""
+        ...
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Every tensor but those of norms, flattened and cut into consecutive blocks; the first one of each always stays.
+
+    Attributes:
+        task: the model.
+        sizes: the sizes of each gated tensor's blocks.
+        s: the largest share of the model's parameters that may be active, those of norms included.
+        solver: how blocks are selected.
+    """
+
+    task: Task
+    sizes: dict[str, tuple[int, ...]]
+    s: float
+    solver: Solver
+
+    @classmethod
+    def of(cls, task: Task, s: float, factor: int, min_share: float, equal: bool, solver: Solver) -> Blocks:
+        """The blocks of a model (section 5.2.2)."""
+        gated = [name for unit in task.units if not unit.is_norm for name in unit.params]
+        sizes = {name: block_sizes(task.net.params[name].numel(), factor, min_share, equal) for name in gated}
+        return cls(task, sizes, s, solver)
+
+    @property
+    def flat(self) -> list[int]:
+        """The sizes of all blocks, in the order of their gates."""
+        return [size for each in self.sizes.values() for size in each]
+
+    @property
+    def count(self) -> int:
+        """How many blocks there are."""
+        return len(self.flat)
+
+    @property
+    def groups(self) -> dict[str, slice]:
+        """The blocks of each layer: those of its weight and of its bias are neighbours."""
+        found: dict[str, slice] = {}
+        start = 0
+        for unit in self.task.units:
+            count = sum(len(self.sizes.get(name, ())) for name in unit.params)
+            if count:
+                found[unit.name] = slice(start, start + count)
+                start += count
+        return found
+
+    @property
+    def ungated(self) -> int:
+        """How many parameters have no gate: those of norms."""
+        return tree.size(self.task.net.params) - sum(self.flat)
+
+    @property
+    def always(self) -> int:
+        """How many parameters are always active: those of norms, and first blocks."""
+        return self.ungated + sum(each[0] for each in self.sizes.values())
+
+    @property
+    def budget(self) -> int:
+        """How many may be active."""
+        return math.floor(self.s * tree.size(self.task.net.params) + 1e-9)  # 0.29 x 100 is meant to be 29
+
+    def select(self, scores: Tensor) -> Tensor:
+        """Equation 6; with s = 1 there is nothing to select."""
+        if self.s == 1:
+            return torch.ones_like(scores, dtype=torch.bool)
+        first = [at == 0 for each in self.sizes.values() for at in range(len(each))]
+        mandatory = torch.tensor(first, device=scores.device)
+        return select_blocks(scores, self.flat, self.budget - self.ungated, mandatory, self.solver)
+
+    def times(self, leaves: Tree, values: Tensor) -> Tree:
+        """The gated tensors, each block times its value; the others as they are."""
+        gates = torch.split(values, [len(each) for each in self.sizes.values()])
+        found = zip(self.sizes.items(), gates, strict=True)
+        return {**leaves, **{name: _times(leaves[name], sizes, each) for (name, sizes), each in found}}
+
+    def thin(self, params: Tree, buffers: Tree, scale: Tensor, active: Tensor) -> tuple[Tree, Tree]:
+        """The block-wise product of model and gates."""
+        return self.times(params, scale), buffers
+
+    def restore(self, stats: Tree, buffers: Tree, active: Tensor) -> Tree:
+        """The buffers as they are: all channels were computed."""
+        return stats
+
+    def marks(self, active: Tensor) -> Tree:
+        """The active blocks."""
+        return {"blocks": active}
+
+    def masks(self, marks: Tree) -> Tree:
+        """The active blocks, and all of the norms."""
+        whole = {n: torch.ones_like(leaf, dtype=torch.bool) for n, leaf in self.task.net.params.items()}
+        return self.times(whole, marks["blocks"])
+
+    def share(self, active: Tensor) -> Tensor:
+        """The share of the active blocks and of the norms."""
+        sizes = torch.tensor(self.flat, device=active.device)
+        return ((active * sizes).sum() + self.ungated) / tree.size(self.task.net.params)
+
+
+def _times(leaf: Tensor, sizes: Sequence[int], values: Tensor) -> Tensor:
+    """A tensor of blocks, each times its value. Neighbours of one size are the rows of a matrix.
+
+    >>> _times(torch.ones(5), (1, 2, 2), torch.tensor([1.0, 2.0, 3.0]))
+    tensor([1., 2., 2., 3., 3.])
+    """
+    runs = [(len(list(same)), size) for size, same in groupby(sizes)]
+    pieces = torch.split(leaf.reshape(-1), [count * size for count, size in runs])
+    gates = torch.split(values.to(leaf.dtype), [count for count, _ in runs])
+    done = [each.view(len(own), -1) * own[:, None] for each, own in zip(pieces, gates, strict=True)]
+    return (torch.cat([each.view(-1) for each in done]) if len(done) > 1 else done[0]).view(leaf.shape)

@@ -1,0 +1,202 @@
+"""What a run leaves behind: metrics, the summary, and every client's personal model as a ready module."""
+
+from __future__ import annotations
+
+import copy
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ..contract.method import Method, Wrapper, overrides
+from ..core.errors import InputError
+from ..core.files import write_whole
+from ..core.options import did_you_mean, options_of
+from ..core.registry import describe
+from ..core.tree import Slots
+from ..engines import Plan
+from ..engines.client import tuned_view
+from ..task.task import Task
+from .settings import Config
+from .store import Store
+from .summary import headline, table
+
+SCHEMA_VERSION = 1
+
+
+class Result:
+    """A finished or interrupted run."""
+
+    def __init__(self, plan: Plan, config: Config, store: Store, metric: str, point: str, folder: Path | None) -> None:
+        self.plan, self.config, self.store, self.folder = plan, config, store, folder
+        self.metric, self.point = metric, point
+
+    @property
+    def metrics(self) -> pl.DataFrame:
+        """One row per round, client, point, split and metric."""
+        return table(self.store.rows())
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rounds are done."""
+        return bool(self.store.fact("next_round", 0) >= self.plan.rounds)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The numbers of a table, as written to summary.json."""
+        store, plan, rows = self.store, self.plan, self.store.rows()
+        metric = plan.tasks[0].metrics[self.metric]
+        selected = store.fact("selected", -1)
+        blocks = headline(rows, "seen", self.point, self.metric, metric.higher_is_better, selected)
+        unseen = headline(rows, "unseen", "adapted", self.metric, metric.higher_is_better, selected) or headline(
+            rows, "unseen", "view", self.metric, metric.higher_is_better, selected
+        )
+        before = {"before_adaptation": headline(rows, "seen", "view", self.metric, metric.higher_is_better, selected)}
+        local = headline(rows, "seen", "after_local", self.metric, metric.higher_is_better, selected)
+        return {
+            "schema": SCHEMA_VERSION,
+            "method": self.config.method,
+            "options": options_tree(plan.method),
+            "data": plan.data.name,
+            "data_hash": plan.data.fingerprint,
+            "partition": {
+                "name": plan.data.partition,
+                "hash": plan.data.partition_hash,
+                "clients": len(plan.data.clients),
+            },
+            "seed": self.config.seed,
+            "rounds": plan.rounds,
+            "rounds_done": store.fact("next_round", 0),
+            "engine": store.fact("engine", self.config.engine),
+            "calibration": store.fact("calibration", {}),
+            "metric": self.metric,
+            "direction": "higher" if metric.higher_is_better else "lower",
+            "point": self.point,
+            "selection": "sample-weighted validation" if store.fact("selected_score") is not None else "last round",
+            self.metric: blocks,
+            **({} if self.point == "view" else before),
+            **({"after_local": local} if local else {}),
+            **({"unseen": unseen} if unseen else {}),
+            **{key: store.fact(key, 0) for key in ("bytes_up", "bytes_down", "bytes_eval", "steps", "refused", "idle")},
+            "seconds": round(store.fact("seconds", 0.0), 3),
+            "server_mb": round(store.fact("server_mb", 0.0), 3),
+            "peak_memory_mb": round(store.fact("peak_memory_mb", 0.0), 1),
+            "config_hash": self.config.hash,
+            "versions": {"idiolect": _version(), "torch": torch.__version__, "python": platform.python_version()},
+        }
+
+    def clients(self) -> list[str]:
+        """The clients' names, in order."""
+        return [client.name for client in self.plan.data.clients]
+
+    def index(self, client: int | str) -> int:
+        """A client's position, from its position or name."""
+        if isinstance(client, int) and 0 <= client < len(self.plan.data.clients):
+            return client
+        names = self.clients()
+        if client in names:
+            return names.index(str(client))
+        raise InputError(
+            f"there is no client {client!r}.{did_you_mean(str(client), names)} "
+            f"There are {len(names)}, 0 to {len(names) - 1}."
+        )
+
+    def view(self, client: int | str, round: int | None = None) -> Slots:
+        """What a client predicts with at the selected round (or at the last one, `round=-1`)."""
+        index, plan = self.index(client), self.plan
+        at = self.store.fact("selected") if round is None else None
+        unseen = index in plan.data.unseen
+        state = self.store.clients([index], at)[index]
+        done = int(self.store.fact("next_round", 0)) - 1 if at is None else int(at)
+        server, sctx = self.store.server(at), plan.server(done)
+        message = (
+            plan.method.welcome(sctx, server, index)
+            if unseen
+            else plan.method.download(sctx, server, (index,)).of(index)
+        )
+        ctx = plan.context(index, done, newcomer=state is None)
+        view = plan.method.view(ctx, plan.method.client_init(ctx) if state is None else state, message)
+        with torch.random.fork_rng(devices=[]):
+            return tuned_view(plan, ctx, view, unseen) or view
+
+    def model(self, client: int | str, round: int | None = None) -> nn.Module:
+        """A client's personal model of the selected round, in evaluation mode, ready to use."""
+        index = self.index(client)
+        view = self.view(index, round)
+        ctx = self.plan.context(index, self.plan.rounds - 1, newcomer=False)
+        if overrides(self.plan.method, "predict"):
+            return Predictor(self.plan, ctx, view).eval()
+        return module_of(ctx.task, view)
+
+    def save_models(self, folder: Path | str) -> list[Path]:
+        """Write every client's personal model as safetensors; load one with `load_model`."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for index, name in enumerate(self.clients()):
+            safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+            paths.append(folder / f"{index:04d}-{safe}.safetensors")
+            state = {key: leaf.detach().clone().contiguous() for key, leaf in self.model(index).state_dict().items()}
+            save_file(state, paths[-1], metadata={"method": self.config.method, "client": name})
+        return paths
+
+    def write(self) -> None:
+        """Write metrics.parquet and summary.json into the run folder."""
+        if self.folder is None:
+            return
+        write_whole(self.folder / "metrics.parquet", lambda path: self.metrics.write_parquet(path))
+        text = json.dumps(self.summary, indent=2)
+        write_whole(self.folder / "summary.json", lambda path: path.write_text(text))
+
+
+def module_of(task: Task, view: Slots) -> nn.Module:
+    """A task's network with the weights of a view, in evaluation mode."""
+    module = copy.deepcopy(task.module)
+    module.load_state_dict({**view["params"], **view["buffers"]}, strict=False)
+    return module.requires_grad_(True).eval()
+
+
+class Predictor(nn.Module):
+    """A personal model that is more than one network's weights: an ensemble or a gated model."""
+
+    def __init__(self, plan: Plan, ctx: Any, view: Slots) -> None:
+        super().__init__()
+        self._plan, self._ctx, self._slots = plan, ctx, tuple(view)
+        self._names = [(slot, name) for slot, leaves in view.items() for name in leaves]
+        for number, (slot, name) in enumerate(self._names):
+            self.register_buffer(f"leaf{number}", view[slot][name].detach().clone())
+
+    def view(self) -> Slots:
+        """The slots that it predicts with."""
+        view: Slots = {slot: {} for slot in self._slots}
+        for number, (slot, name) in enumerate(self._names):
+            view[slot][name] = getattr(self, f"leaf{number}")
+        return view
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs, in the batches that the method declares."""
+        view, size = self.view(), self._plan.method.eval_batch or len(x)
+        return torch.cat([self._plan.method.predict(self._ctx, view, part) for part in torch.split(x, size)])
+
+
+def options_tree(method: Method) -> dict[str, Any]:
+    """A method's options as plain values, what it wraps under `inner`."""
+    held = {name: getattr(method, name) for name in options_of(type(method))}
+    return held | ({"inner": {"method": describe(method.inner)}} if isinstance(method, Wrapper) else {})
+
+
+def load_model(path: Path | str, module: nn.Module) -> nn.Module:
+    """Load a personal model that `Result.save_models` wrote into `module`."""
+    module.load_state_dict(load_file(Path(path)))
+    return module.eval()
+
+
+def _version() -> str:
+    from .. import __version__
+
+    return __version__

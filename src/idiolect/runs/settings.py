@@ -1,0 +1,153 @@
+"""The configuration of a run: flat, with ranges and help, the same in YAML, on the command line and in Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..contract.method import Method, methods
+from ..core.errors import InputError, UnknownNameError
+from ..core.expressions import value
+from ..core.files import write_whole
+from ..core.options import Options, did_you_mean, make, option, options_of
+from ..core.registry import describe, override
+from ..task.optimizers import Optimizer, optimizers
+from ..task.schedules import schedules
+
+
+@dataclass(frozen=True)
+class Config(Options):
+    """Everything that determines a run, as text and numbers."""
+
+    method: str = option("fedavg", help="method expression, as in fedprox(mu=0.1) or fedlag(ditto, k=3)")
+    data: str = option("digits", help="data source, as in digits or mnist; `idiolect data` lists them")
+    partition: str | None = option(
+        None, help="how data are dealt to clients; none is natural groups, else dirichlet:0.1"
+    )
+    clients: int | None = option(None, min=1, help="number of clients; none is 20, or all natural groups")
+    unseen: float = option(0.0, min=0.0, below=1.0, help="share of clients that never train")
+    split: tuple[float, ...] | None = option(
+        None,
+        min=0.0,
+        max=1.0,
+        help="train, validation, test shares per client; none is the data's own, else 0.6 0.2 0.2",
+    )
+    public: str | None = option(
+        None, help="data that everybody sees, for methods that need them: a source, or a share such as 0.1"
+    )
+    model: str | None = option(None, help="network, as in mlp(hidden=[64]) or cnn4; none is the data source's own")
+    loss: str | None = option(None, help="loss; none is cross_entropy for classes, mse for numbers")
+    metrics: str | None = option(None, help="metrics, the headline first, as in accuracy, auc; none is what suits")
+    head: str | None = option(None, help="name of the output layer; none finds it")
+    initial: str | None = option(None, help="safetensors file of initial weights")
+    rounds: int = option(50, min=1, help="communication rounds")
+    participation: float = option(1.0, above=0.0, max=1.0, help="share of clients sampled each round")
+    local_epochs: int = option(1, min=1, help="passes over a client's training data per round")
+    batch_size: int = option(32, min=1, help="samples per local step")
+    lr: float = option(0.05, above=0.0, help="learning rate")
+    schedule: str = option("constant", help="rate over rounds: constant, cosine, exponential(gamma=..), step(at=[..])")
+    optimizer: str = option("sgd", help="sgd or adam, with options, as in sgd(momentum=0.9)")
+    momentum: float | None = option(None, min=0.0, below=1.0, help="momentum of sgd")
+    weight_decay: float | None = option(None, min=0.0, help="L2 penalty")
+    clip: float | None = option(None, above=0.0, help="largest gradient norm")
+    weighting: str = option("samples", choices=("samples", "uniform"), help="aggregation weights of clients")
+    norm_stats: str | None = option(
+        None,
+        choices=("average", "local", "recompute"),
+        help="running statistics of normalisation; none is the method's",
+    )
+    norm_affine: str = option("shared", choices=("shared", "local"), help="scale and shift of normalisation layers")
+    eval_every: int = option(1, min=1, help="rounds between evaluations; the last round is always evaluated")
+    after_local: bool = option(False, help="also evaluate participants right after local training")
+    seed: int = option(0, min=0, help="determines partition, initial weights, sampling and batch order")
+    engine: str = option("auto", help="how clients' work is carried out: auto, loop, workers or vector")
+    precision: str = option(
+        "fp32", choices=("fp32", "bf16"), help="number format of the networks; parameters and sums stay fp32"
+    )
+    cache_mb: int = option(256, min=0, help="memory for the clients' states that are on disk, in megabytes")
+    device: str = option("cpu", help="where tensors live, as in cpu or cuda")
+    save_models: bool = option(False, help="write every client's personal model into the run folder")
+
+    @property
+    def hash(self) -> str:
+        """A short hash of everything that changes the results."""
+        kept = {k: v for k, v in self.as_dict().items() if k not in ("save_models", "cache_mb")}
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as they are written to YAML."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+    def built_method(self) -> Method:
+        """The method that the expression describes."""
+        return methods.build(self.method)
+
+    def built_optimizer(self) -> Optimizer:
+        """The optimiser, with `momentum`, `weight_decay` and `clip` where they are given."""
+        built = optimizers.build(self.optimizer)
+        for name in ("momentum", "weight_decay", "clip"):
+            if (given := getattr(self, name)) is not None:
+                built = override(built, name, str(given))
+        return built
+
+
+def configure(values: Mapping[str, Any] | None = None, overrides: list[str] | None = None) -> Config:
+    """A checked configuration from plain values and `key=value` overrides (`method.mu=0.1` reaches into the method).
+
+    >>> configure({"method": "fedprox", "rounds": 3}, ["method.mu=0.5"]).method
+    'fedprox(mu=0.5)'
+    """
+    values, deep = dict(values or {}), []
+    for text in overrides or []:
+        key, equals, given = text.partition("=")
+        key = key.strip()
+        if not equals:
+            raise InputError(f"the override {text!r} has no '='; write key=value, as in -o method.mu=0.1")
+        if key.startswith("method."):
+            deep.append((key.removeprefix("method."), given.strip()))
+        else:
+            values[key] = given if options_of(Config).get(key) and key in _TEXT else value(given)
+    for name in values:
+        if name not in options_of(Config):
+            raise UnknownNameError(
+                f"there is no setting {name!r}.{did_you_mean(name, options_of(Config))} "
+                f"Settings: {', '.join(options_of(Config))}; options of the method are written method.NAME."
+            )
+    config: Config = make(Config, values)
+    method = methods.build(config.method)
+    for path, given in deep:
+        method = override(method, path, given)
+    schedules.build(config.schedule)
+    config.built_optimizer()
+    if config.split and (abs(sum(config.split) - 1) > 1e-6 or len(config.split) != 3 or config.split[0] <= 0):
+        raise InputError(f"split={list(config.split)} must be three shares (train, validation, test) that sum to 1")
+    return dataclasses.replace(config, method=describe(method))
+
+
+_TEXT = {name for name, info in options_of(Config).items() if str in info.types}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The plain values of a YAML file."""
+    try:
+        found = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise InputError(f"the configuration {path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"the configuration {path} is not YAML: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"the configuration {path} must be a list of 'name: value' lines, such as 'rounds: 50'")
+    return found
+
+
+def write_config(config: Config, path: Path) -> None:
+    """Write the resolved configuration as YAML."""
+    text = yaml.safe_dump(config.as_dict(), sort_keys=False)
+    write_whole(path, lambda part: part.write_text(text))

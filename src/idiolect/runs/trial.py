@@ -1,0 +1,95 @@
+"""Trials: runs without test data, judged by validation. Races and tuning are made of them, so neither can learn
+anything from the data that results are reported on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ..core.errors import InputError
+from ..data import Federation
+from ..engines import Plan, make_engine
+from .api import stopping
+from .round_loop import Experiment, Progress
+from .store import Store
+from .summary import by_round, weighted
+
+NEVER = 2**31
+
+
+def without_test(data: Federation) -> Federation:
+    """The same federation without its test data; an error where nothing is left to judge by.
+
+    >>> from idiolect.data import load
+    >>> [len(client.test) for client in without_test(load("digits", clients=3)).clients]
+    [0, 0, 0]
+    """
+    if not any(len(data.clients[index].val) for index in data.seen):
+        raise InputError(
+            f"{data.name} has no validation data, and test data choose nothing here; give a split with a validation"
+            " share, as in split=[0.6, 0.2, 0.2]"
+        )
+    return replace(data, clients=tuple(replace(client, test=client.test[:0]) for client in data.clients))
+
+
+@dataclass
+class Trial:
+    """One plan, carried out bit by bit in memory.
+
+    Attributes:
+        plan: what is trained; its data have no test samples.
+        engine: the engine's expression.
+        eval_every: rounds between evaluations on the way.
+    """
+
+    plan: Plan
+    engine: str
+    eval_every: int = NEVER
+    store: Store = field(default_factory=lambda: Store(None))
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that are done."""
+        return max(0, int(self.store.fact("next_round", 0)))
+
+    @property
+    def steps(self) -> int:
+        """The local steps that were taken."""
+        return int(self.store.fact("steps", 0))
+
+    @property
+    def seconds(self) -> float:
+        """The time that the rounds took."""
+        return float(self.store.fact("seconds", 0.0))
+
+    @property
+    def best(self) -> tuple[float, int]:
+        """The best validation score of the evaluated rounds, and its round, counted from 1."""
+        score = self.store.fact("selected_score")
+        return math.nan if score is None else score, self.store.fact("selected", -1) + 1
+
+    def advance(self, rounds: int, watch: Callable[[Progress], None] = lambda _: None) -> None:
+        """Train until so many rounds are done; Ctrl-C ends it after a round."""
+        with self._experiment() as experiment, stopping() as asked:
+            experiment.run(watch, lambda: asked() or experiment.first_round >= rounds)
+        if self.rounds < rounds:
+            raise KeyboardInterrupt
+
+    def score(self) -> float:
+        """The sample-weighted validation score now."""
+        at = self.rounds - 1
+        with self._experiment() as experiment, torch.random.fork_rng(devices=[]):
+            rows, _ = experiment.evaluate(at, self.store.server(), {})
+        return weighted(*by_round(rows, "seen", experiment.point, "val", experiment.metric)[at])
+
+    @contextmanager
+    def _experiment(self) -> Iterator[Experiment]:
+        engine = make_engine(self.engine, self.plan)
+        try:
+            yield Experiment(self.plan, engine, self.store, self.eval_every)
+        finally:
+            engine.close()

@@ -1,0 +1,148 @@
+"""Advice: measured on training data, verified on validation data, and blind to test data."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import idiolect
+from idiolect.advice import advise
+from idiolect.advice.api import REFERENCES, Study
+from idiolect.advice.race import Place, Race
+from idiolect.core.errors import InputError
+from idiolect.data import load
+from idiolect.runs.settings import configure
+
+QUICK = {"clients": 5, "rounds": 3, "engine": "loop", "model": "mlp(hidden=[8])"}
+
+
+def levels(advice):
+    return {each.scale.name: each.level for each in advice.findings}
+
+
+def federation(kind):
+    """Eight clients of four classes, different in one way alone."""
+    rng = torch.Generator().manual_seed(0)
+    centres = 3 * torch.randn(4, 10, generator=rng)
+    clients = []
+    for client in range(8):
+        samples = 30 * 2**client if kind == "quantity skew" else 120
+        odds = torch.ones(4)
+        odds[client % 4] = 20.0 if kind == "label skew" else 1.0
+        y = torch.multinomial(odds, samples, replacement=True, generator=rng)
+        x = centres[y] + torch.randn(samples, 10, generator=rng)
+        x = x + 2 * torch.randn(10, generator=rng) if kind == "feature shift" else x
+        y = (y + 2 * (client % 2)) % 4 if kind == "concept shift" else y
+        clients.append((x, y))
+    return clients
+
+
+@pytest.mark.parametrize("kind", ["label skew", "feature shift", "concept shift", "quantity skew", "nothing"])
+def test_the_one_way_in_which_clients_differ_is_named(kind):
+    model = torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    advice = advise(federation(kind), model=model, rounds=3, engine="loop", race=False)
+    found = levels(advice)
+    for each in ("label skew", "feature shift", "concept shift", "quantity skew"):
+        assert found[each] == ("strong" if each == kind else "none"), each
+    assert (advice.recommended[0].method == "fedavg") == (kind in ("quantity skew", "nothing"))
+
+
+def test_what_the_partition_does_is_what_is_found():
+    assert levels(advise(partition="iid", race=False, **QUICK))["label skew"] == "none"
+    assert levels(advise(partition="pathological:2", race=False, **QUICK))["label skew"] == "strong"
+    assert levels(advise(partition="feature", race=False, **QUICK))["feature shift"] == "strong"
+
+
+def test_three_methods_and_the_references_race():
+    advice = advise([(torch.rand(20, 5), torch.full((20,), label)) for label in range(3)], rounds=3, engine="loop")
+    assert len(advice.recommended) == 3
+    raced = {each.method for each in advice.race.places}
+    assert raced == {each.method for each in advice.recommended} | set(REFERENCES)
+    assert advice.best == advice.race.places[0].method
+    assert advice.best in advice.sentence
+
+
+def test_without_a_race_the_advice_says_so():
+    advice = advise(race=False, **QUICK)
+    assert advice.race is None
+    assert "no race has verified" in str(advice)
+
+
+def spoiled(data):
+    """The same federation, with other test data."""
+    return replace(
+        data,
+        clients=tuple(
+            replace(
+                each,
+                x=each.x.index_fill(0, each.test.long(), 99.0),
+                y=each.y.index_fill(0, each.test.long(), 0),
+            )
+            for each in data.clients
+        ),
+    )
+
+
+def test_test_data_change_nothing():
+    data = load([(torch.rand(20, 5), torch.arange(20) % 3) for _ in range(3)])
+    named = {"rounds": 3, "engine": "loop"}
+    first, second = (advise(each, **named) for each in (data, spoiled(data)))
+    assert [e.value for e in first.findings] == [e.value for e in second.findings]
+    assert [(e.method, e.score) for e in first.race.places] == [(e.method, e.score) for e in second.race.places]
+
+
+def test_own_clients_and_models_regression_and_tokens():
+    numbers = [(torch.rand(40, 3), torch.rand(40)) for _ in range(4)]
+    assert advise(numbers, model=torch.nn.Linear(3, 1), race=False, rounds=2).recommended
+    words = [(torch.randint(0, 30, (40, 6)), torch.arange(40) % 2) for _ in range(4)]
+    model = torch.nn.Sequential(torch.nn.EmbeddingBag(30, 4), torch.nn.Linear(4, 2))
+    assert advise(words, model=model, race=False, rounds=2).recommended
+
+
+def test_a_method_that_cannot_run_here_is_left_out_and_named(monkeypatch):
+    from idiolect.advice import api as module
+    from idiolect.advice.rules import Recommendation, Rule
+
+    rule = Rule("fedmd", 9, {}, "it would be good")
+    known = module.recommend
+    monkeypatch.setattr(module, "recommend", lambda found: (Recommendation("fedmd", (rule,)), *known(found)))
+    advice = advise(race=False, **QUICK)
+    assert "fedmd" not in [each.method for each in advice.recommended]
+    assert "public" in advice.skipped["fedmd"]
+    assert len(advice.recommended) == 3
+
+
+def test_the_sentence_says_by_how_much_and_when_that_is_close():
+    advice = advise(race=False, **QUICK)
+    places = (Place("a", 0.9, 2, 9, 9, 1.0), Place("b", 0.895, 2, 9, 9, 1.0), Place("c", 0.2, 1, 6, 6, 1.0))
+    close = replace(advice, race=Race(places, "accuracy", "higher", "steps"))
+    assert close.sentence == (
+        "Use a: it won with a validation accuracy of 90.00 %, 0.50 points ahead of b,"
+        " which is close: compare both with several seeds."
+    )
+    clear = replace(close, race=replace(close.race, places=(places[0], places[2])))
+    assert clear.sentence == "Use a: it won with a validation accuracy of 90.00 %."
+
+
+def test_as_plain_values():
+    held = advise(race=False, **QUICK).as_dict()
+    assert {"name", "value", "level", "some", "strong", "meaning"} == set(held["findings"][0])
+    assert held["race"] is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"budget": "euros"}, "steps, rounds"), ({"rounds": 0}, "at least 1"), ({"race_": 1}, "no setting 'race_'")],
+)
+def test_bad_input_gets_a_sentence(wrong, said):
+    with pytest.raises(InputError, match=said):
+        advise(**{"clients": 3, **wrong})
+
+
+def test_validation_data_are_needed():
+    with pytest.raises(InputError, match="no validation data"):
+        Study(configure({"split": [0.8, 0.0, 0.2], "clients": 4}), {})
+
+
+def test_it_is_public():
+    assert idiolect.advise is advise

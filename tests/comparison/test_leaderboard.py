@@ -1,0 +1,150 @@
+"""From summaries to a leaderboard: order, differences, marks and texts, on summaries written by hand."""
+
+import csv
+import io
+import json
+import math
+
+import pytest
+
+from idiolect.comparison.leaderboard import Comparison, rank
+from idiolect.comparison.tables import footnotes, grids, markdown, protocol_lines, table_csv, write_comparison
+
+
+def summary(score, metric="accuracy", direction="higher", steps=100, point="view", refused=0):
+    def block(value):
+        return {"weighted": value, "mean": value, "std": 0.1, "worst": 0.2, "bottom_decile": 0.3, "round": 5}
+
+    return {
+        "metric": metric,
+        "direction": direction,
+        "point": point,
+        metric: {"selected": block(score), "last": block(score - 0.01), "best": block(score + 0.01)},
+        "bytes_up": 2_000_000,
+        "bytes_down": 3_000_000,
+        "bytes_eval": 0,
+        "steps": steps,
+        "seconds": 4.0,
+        "peak_memory_mb": 300.0,
+        "refused": refused,
+    }
+
+
+def comparison(runs, baseline="fedavg", metric="accuracy", direction="higher", skipped=None):
+    seeds = list(next(iter(runs.values())))
+    protocol = {
+        "metric": metric,
+        "direction": direction,
+        "selection": "sample-weighted validation",
+        "baseline": baseline,
+        "seeds": seeds,
+        "data": "digits",
+        "partition": {"name": "iid", "clients": 4, "hashes": {str(seed): f"hash{seed}" for seed in seeds}},
+        "fedavg_steps": 100,
+        "rounds": 5,
+        "participation": 0.5,
+        "local_epochs": 1,
+        "batch_size": 32,
+        "lr": 0.05,
+        "optimizer": "sgd",
+        "model": "mlp",
+    }
+    return Comparison(protocol, rank(runs, baseline, dict.fromkeys(seeds, 100)), (), skipped or {})
+
+
+THREE = {
+    "fedavg": {0: summary(0.50), 1: summary(0.60), 2: summary(0.70)},
+    "ditto": {0: summary(0.60, steps=200), 1: summary(0.71, steps=200), 2: summary(0.78, steps=200)},
+    "finetune(fedavg)": {0: summary(0.55, point="adapted"), 1: summary(0.6), 2: summary(0.74, refused=2)},
+}
+
+
+def test_the_best_comes_first_and_nan_last():
+    runs = {**THREE, "broken": dict.fromkeys((0, 1, 2), summary(math.nan))}
+    assert [each.method for each in comparison(runs).standings] == ["ditto", "finetune(fedavg)", "fedavg", "broken"]
+
+
+def test_lower_can_be_better():
+    runs = {name: {0: summary(value, "mse", "lower")} for name, value in (("fedavg", 0.5), ("local", 0.4))}
+    board = comparison(runs, metric="mse", direction="lower")
+    assert [each.method for each in board.standings] == ["local", "fedavg"]
+    assert "lower is better" in grids(board)[0].title
+
+
+def test_differences_are_paired_with_the_baseline():
+    """ditto - fedavg is 0.10, 0.11, 0.08: mean 0.0966667, s = 0.0152753, t = 10.961, so p = 0.0082."""
+    board = comparison(THREE)
+    ditto = board["ditto"]
+    assert ditto.versus.difference == pytest.approx(0.0966667, abs=1e-6)
+    assert ditto.versus.p == pytest.approx(0.0082, abs=1e-4)
+    assert ditto.p_holm == pytest.approx(2 * ditto.versus.p)
+    assert board["fedavg"].versus is None
+
+
+def test_costs_and_marks():
+    board = comparison(THREE)
+    assert board["ditto"].relative_steps == 2.0
+    assert board["ditto"].needs_more_steps
+    assert not board["fedavg"].needs_more_steps
+    assert (board["ditto"].mb_up, board["ditto"].mb_down) == (2.0, 3.0)
+    scores, costs = grids(board)
+    assert "finetune(fedavg)†" in [row[0] for row in scores.rows]
+    assert [row[5] for row in costs.rows if row[0] == "ditto"] == ["2.00*"]
+    notes = "\n".join(footnotes(board))
+    assert "more local steps" in notes
+    assert "tuned a copy" in notes
+    assert "2 uploads were left out" in notes
+
+
+def test_a_larger_budget_is_not_marked_for_round_off():
+    runs = {"fedavg": {0: summary(0.5)}, "other": {0: summary(0.5, steps=100.2)}}
+    assert not comparison(runs)["other"].needs_more_steps
+
+
+def test_one_seed_shows_no_interval():
+    board = comparison({name: {0: by_seed[0]} for name, by_seed in THREE.items()})
+    scores, costs = grids(board)
+    assert "±" not in scores.rows[0][1]
+    assert "one seed" in costs.rows[0][1]
+    assert "one seed" in " ".join(protocol_lines(board))
+
+
+def test_the_protocol_is_stated():
+    text = " ".join(protocol_lines(comparison(THREE)))
+    for part in ("accuracy", "weighted by samples", "validation", "hash0 (seed 0)", "5 rounds", "participation 0.5"):
+        assert part in text
+    assert "optimistic" in text
+
+
+def test_clients_that_never_trained_are_apart():
+    runs = {
+        name: {seed: each | {"unseen": {"selected": {"weighted": 0.25 + seed / 4}}} for seed, each in by_seed.items()}
+        for name, by_seed in THREE.items()
+    }
+    board = comparison({name: {seed: by_seed[seed] for seed in (0, 1)} for name, by_seed in runs.items()})
+    assert board["ditto"].unseen.mean == 0.375
+    assert grids(board)[2].rows[0] == ("ditto", "37.50 ± 158.83")
+    assert len(grids(comparison(THREE))) == 2
+
+
+def test_skipped_methods_are_named():
+    board = comparison(THREE, skipped={"fedmd": "it needs public data"})
+    assert "skipped fedmd: it needs public data" in footnotes(board)
+
+
+def test_files_hold_the_same_numbers(tmp_path):
+    board = comparison(THREE)
+    write_comparison(board, tmp_path)
+    held = json.loads((tmp_path / "comparison.json").read_text())
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "comparison.csv").read_text())))
+    assert [each["method"] for each in held["methods"]] == [row["method"] for row in rows]
+    assert float(rows[0]["selected_mean"]) == held["methods"][0]["selected"]["mean"]
+    assert rows[-1]["versus_p"] == ""
+    assert held["methods"][-1]["versus"]["p"] is None
+    assert (tmp_path / "comparison.md").read_text() == markdown(board) == str(board)
+    assert "| ditto | 69.67 ± 22.54 |" in markdown(board)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_csv_has_one_line_per_method():
+    assert len(table_csv(comparison(THREE)).splitlines()) == 1 + len(THREE)

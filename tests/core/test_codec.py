@@ -1,0 +1,80 @@
+"""Messages survive the wire; what is no message is refused."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from idiolect.core import codec
+from idiolect.core.errors import InputError
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 4)])
+def test_dense_leaves_survive(dtype, shape):
+    leaf = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(0))
+    slots = {"params": {"a": leaf.to(dtype)}, "empty": {}}
+    again, masks = codec.decode(codec.encode(slots))
+    assert torch.equal(again["params"]["a"], slots["params"]["a"])
+    assert again["params"]["a"].dtype == dtype
+    assert again["empty"] == {}
+    assert masks == {}
+
+
+@given(st.integers(1, 200), st.floats(0, 1), st.sampled_from(DTYPES))
+def test_masked_leaves_survive_and_bytes_are_counted(size, share, dtype):
+    draw = torch.Generator().manual_seed(size)
+    leaf = torch.randint(0, 2, (size,), generator=draw).to(dtype)
+    mask = torch.rand(size, generator=draw) < share
+    slots, masks = {"params": {"a": leaf}}, {"params": {"a": mask}}
+    data = codec.encode(slots, masks)
+    again, mask_again = codec.decode(data)
+    assert torch.equal(again["params"]["a"], torch.where(mask, leaf, torch.zeros_like(leaf)))
+    assert torch.equal(mask_again["params"]["a"], mask)
+    assert codec.payload(data) == codec.size(slots, masks)
+
+
+def test_few_of_many_go_as_indices_and_many_as_bits():
+    leaf, mask = torch.ones(1000), torch.zeros(1000, dtype=torch.bool)
+    mask[:3] = True
+    assert codec.size({"p": {"a": leaf}}, {"p": {"a": mask}}) == 3 * (4 + 4)
+    mask[:500] = True
+    assert codec.size({"p": {"a": leaf}}, {"p": {"a": mask}}) == 125 + 500 * 4
+    assert codec.size({"p": {"a": leaf}}, {"p": {"a": torch.ones(1000, dtype=torch.bool)}}) == 4000
+
+
+def test_truth_values_cost_a_bit_each():
+    assert codec.size({"p": {"a": torch.ones(16, dtype=torch.bool)}}) == 2
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused(data):
+    with pytest.raises(InputError, match="not a message"):
+        codec.decode(data)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 255))
+def test_damaged_messages_are_refused_or_still_messages(position, value):
+    data = bytearray(codec.encode({"params": {"a": torch.arange(9.0)}}, {"params": {"a": torch.arange(9) < 4}}))
+    data[position % len(data)] = value
+    try:
+        slots, _ = codec.decode(bytes(data))
+    except InputError:
+        return
+    assert all(isinstance(leaf, torch.Tensor) for leaves in slots.values() for leaf in leaves.values())
+
+
+def test_a_message_that_is_cut_short_or_too_long_is_refused():
+    data = codec.encode({"params": {"a": torch.arange(9.0)}})
+    for wrong in (data[:-1], data + b"x", data[:10], b""):
+        with pytest.raises(InputError):
+            codec.decode(wrong)
+
+
+def test_an_impossible_shape_allocates_nothing():
+    data = codec.encode({"p": {"a": torch.zeros(2)}}).replace(b"[2]", b"[2000000000]", 1)
+    length = int.from_bytes(data[4:12], "little") + 9
+    with pytest.raises(InputError):
+        codec.decode(data[:4] + length.to_bytes(8, "little") + data[12:])

@@ -1,0 +1,112 @@
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from idiolect import Batch, Task
+from idiolect.contract.context import autograd
+from idiolect.kernels.dense import Dense, dense_layers, dense_of
+
+NETWORKS = {
+    "two layers": nn.Sequential(nn.Flatten(), nn.Linear(36, 20), nn.ReLU(), nn.Linear(20, 5)),
+    "one layer": nn.Sequential(nn.Linear(3, 2)),
+    "no biases": nn.Sequential(nn.Linear(17, 33, bias=False), nn.ReLU(), nn.Linear(33, 10, bias=False)),
+    "deep": nn.Sequential(
+        nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 70), nn.Linear(70, 16), nn.ReLU(), nn.Linear(16, 3)
+    ),
+}
+
+
+def made(name, samples, kind="compiled"):
+    torch.manual_seed(0)
+    module = NETWORKS[name]
+    inputs, classes = next(each for each in module if isinstance(each, nn.Linear)).in_features, module[-1].out_features
+    shape = (4, 9) if name == "two layers" else (inputs,)
+    batch = Batch(torch.randn(samples, *shape), torch.arange(samples) % classes, torch.rand(samples).round() + 0.1)
+    task = Task(module, (batch.x[:2], batch.y[:2]), classes=classes)
+    if kind == "compiled":
+        pytest.importorskip("numba")
+        return task, dense_of(task), batch
+    return task, Dense(dense_layers(task)), batch
+
+
+@pytest.mark.parametrize("kind", ["compiled", "plain"])
+@pytest.mark.parametrize("samples", [1, 7, 16, 32, 45])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_gradients_equal_those_of_autograd(network, samples, kind):
+    task, dense, batch = made(network, samples, kind)
+    grads, scored = autograd(lambda part: task.loss(part["params"], {}, batch), {"params": task.net.params})
+    written = dense.grad("params", task.net.params, batch, None)
+    assert list(written.tree) == list(task.net.params)
+    torch.testing.assert_close(written.tree, grads["params"], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(written.scored[:3], scored[:3], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["compiled", "plain"])
+def test_only_what_is_trained_has_a_gradient(kind):
+    task, dense, batch = made("deep", 9, kind)
+    part = frozenset({"3.weight", "3.bias", "5.bias"})
+    grads, _ = autograd(
+        lambda given: task.loss({**task.net.params, **given["own"]}, {}, batch),
+        {"own": {name: task.net.params[name] for name in part}},
+    )
+    written = dense.grad("own", task.net.params, batch, part)
+    assert set(written.slots["own"]) == part
+    torch.testing.assert_close(written.slots["own"], grads["own"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("part", [None, frozenset({"2.weight", "2.bias"})])
+def test_compiled_steps_are_those_of_pytorch(part):
+    steps, clients, rows, samples = 3, 4, 3, 13
+    x, y = torch.randn(steps, rows, samples, 17), torch.randint(0, 10, (steps, rows, samples))
+    batches = Batch(x, y, torch.ones(y.shape))
+    batches.weight[:, -1, 5:] = 0
+    ends = []
+    for kind in ("compiled", "plain"):
+        task, dense, _ = made("no biases", samples, kind)
+        torch.manual_seed(1)
+        params = {name: torch.randn(clients, *leaf.shape) / 5 for name, leaf in task.net.params.items()}
+        work = {"params": params, "log": {"loss": torch.zeros(clients), "samples": torch.zeros(clients)}}
+        last = {name: leaf[rows:].clone() for name, leaf in params.items()}
+        dense.steps_(SimpleNamespace(rate=0.1, phase=SimpleNamespace(part=part)), work, batches)
+        assert all(torch.equal(params[name][rows:], leaf) for name, leaf in last.items())
+        ends.append(work)
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
+    assert ends[0]["log"]["samples"].tolist() == [39.0, 39.0, 15.0, 0.0]
+
+
+def test_one_more_axis_is_many_clients():
+    task, dense, batch = made("two layers", 8)
+    stacks = {name: torch.stack([leaf, 2 * leaf, -leaf]) for name, leaf in task.net.params.items()}
+    together = torch.func.vmap(lambda params: dense.grad("params", params, batch, None).tree)(stacks)
+    for row in range(3):
+        alone = dense.grad("params", {name: leaf[row] for name, leaf in stacks.items()}, batch, None).tree
+        torch.testing.assert_close({name: leaf[row] for name, leaf in together.items()}, alone, rtol=0, atol=0)
+
+
+def test_what_is_not_a_number_stays_that():
+    task, dense, batch = made("two layers", 8)
+    batch.x[3, 2, 1] = torch.nan
+    written = dense.grad("params", task.net.params, batch, None)
+    assert written.scored.loss.isnan()
+    assert written.tree["3.weight"].isnan().any()
+
+
+def test_targets_and_inputs_that_do_not_fit_are_errors_and_touch_no_memory():
+    task, dense, batch = made("two layers", 8)
+    with pytest.raises(IndexError, match="not among the classes"):
+        dense.grad("params", task.net.params, batch._replace(y=batch.y + 3), None)
+    with pytest.raises(RuntimeError, match="shape"):
+        dense.grad("params", task.net.params, batch._replace(x=torch.randn(8, 35)), None)
+
+
+def test_without_numba_and_in_double_precision_it_is_pytorch(monkeypatch):
+    task, dense, batch = made("two layers", 8)
+    assert type(dense).__name__ == "CompiledDense"
+    double = {name: leaf.double() for name, leaf in task.net.params.items()}
+    found = dense.grad("params", double, batch._replace(x=batch.x.double(), weight=batch.weight.double()), None)
+    assert found.tree["1.weight"].dtype == torch.float64
+    monkeypatch.setitem(sys.modules, "idiolect.kernels.dense_steps", None)
+    assert type(dense_of(task)) is Dense

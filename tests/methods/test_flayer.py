@@ -1,0 +1,681 @@
+"""FLAYER: a head mixed by accuracy, a rate per layer, and an upload of what moved most."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from idiolect import Batch, Task
+from idiolect.contract.context import Grad
+from idiolect.contract.method import Upload, methods
+from idiolect.contract.phase import Phase
+from idiolect.core import codec, tree
+from idiolect.core.errors import ComposeError, ModelError, OptionError
+from idiolect.engines import Loop
+from idiolect.engines.client import batches, train, tuned_view
+from idiolect.methods.fedavg import FedAvg
+from idiolect.methods.flayer import FLAYER, layer_numbers
+from idiolect.runs.round_loop import Experiment
+from idiolect.runs.store import Store
+from idiolect.task.optimizers import SGD, Adam
+from idiolect.task.task import Scored
+from idiolect.testing import check_method, play, tiny_federation, tiny_plan, views
+
+LN2 = math.log(2)
+OFF = "head_mixing=false, layer_rates=false, masking=false"
+
+
+def first_download(plan):
+    return plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), plan.data.seen)
+
+
+def first_round(method, index=0, **changes):
+    """One client's first round: the plan, its download and the outcome."""
+    plan = tiny_plan(method, **changes)
+    download = first_download(plan).of(index)
+    return plan, download, train(plan, index, 0, None, download)
+
+
+def two_layers():
+    x, y = torch.zeros(2, 2), torch.tensor([0, 1])
+    return Task(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), (x, y), classes=2)
+
+
+def rated_step(method, grads, task=None, optimizer=None, rates=None, step=0, lr=1.0):
+    """The rates after, and the moves of, one optimiser step from zero with given gradients."""
+    plan = tiny_plan(method)
+    ctx = plan.context(0, 0)
+    ctx.task, ctx.step = task or ctx.task, step
+    ctx.optimizer = optimizer or SGD()
+    zero = torch.zeros(())
+    params = tree.zeros_like(grads)
+    client = plan.method.client_init(ctx)
+    if rates is not None:
+        client = {**client, "flayer.rates": rates}
+    state = {f"params:{key}": each for key, each in ctx.optimizer.init(params).items()}
+    work = {"params": params, "buffers": {}, "log": {"loss": zero, "samples": zero}, **state}
+    work |= {**plan.method.rate_state(client), "flayer.tally": {"right": zero, "samples": zero}}
+    scored = Scored(zero, torch.zeros(2, 3), torch.zeros(2, 1), {})
+    batch = Batch(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long), torch.ones(2))
+    after = plan.method.update(ctx, work, "params", Grad({"params": grads}, scored), batch, lr)
+    return after.get("params:flayer.rates", {}), tree.scale(after["params"], -1.0)
+
+
+def unit_gradients(task, norms):
+    """Gradients whose norm over each unit is given: all of it in the first coordinate of the weight."""
+    grads = tree.zeros_like(task.net.params)
+    for unit, norm in norms.items():
+        grads[f"{unit}.weight"].view(-1)[0] = norm
+    return grads
+
+
+# -- neutral cases -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("neutral", [OFF, "layers=0, low=1, layer_rates=false"])
+def test_without_its_parts_it_is_fedavg_to_the_bit(neutral):
+    own, plain = play(tiny_plan(f"flayer(fedavg, {neutral})")), play(tiny_plan("fedavg"))
+    assert all(torch.equal(leaf, plain.server["params"][n]) for n, leaf in own.server["params"].items())
+
+
+def test_the_three_parts_each_change_something():
+    plain = views(tiny_plan("fedavg"))[0]["4.weight"]
+    for part in ("head_mixing", "layer_rates", "masking"):
+        alone = views(tiny_plan(f"flayer({OFF})".replace(f"{part}=false", f"{part}=true")))[0]["4.weight"]
+        assert not torch.equal(alone, plain), part
+
+
+def test_a_method_that_keeps_everything_private_is_left_as_it_is():
+    own, plain = views(tiny_plan("flayer(fedper(layers=3))")), views(tiny_plan("fedper(layers=3)"))
+    assert all(torch.equal(leaf, plain[i][n]) for i, view in own.items() for n, leaf in view.items())
+
+
+# -- the whole method against a plain program -----------------------------------------------------------
+
+
+def plain_client(plan, index, round, glob, own, accuracy):
+    """One client's round in plain torch: head mixing, rates by parameter group, training, masks by sorting."""
+    layers = [("0.weight", "0.bias"), ("2.weight", "2.bias"), ("4.weight", "4.bias")]
+    start = {n: leaf.clone() for n, leaf in glob.items()}
+    for name in layers[-1]:
+        start[name] = accuracy * own[name] + (1 - accuracy) * glob[name]
+    now = {n: leaf.clone().requires_grad_() for n, leaf in start.items()}
+    ctx = plan.context(index, round)
+    rates, right, seen = [1.0] * 3, 0, 0
+    for batch in batches(plan, ctx, 0):
+        hidden = torch.relu(batch.x @ now["0.weight"].T + now["0.bias"])
+        hidden = torch.relu(hidden @ now["2.weight"].T + now["2.bias"])
+        logits = hidden @ now["4.weight"].T + now["4.bias"]
+        grads = dict(
+            zip(now, torch.autograd.grad(nn.functional.cross_entropy(logits, batch.y), now.values()), strict=True)
+        )
+        if ctx.step == 0:
+            norms = [math.sqrt(sum(float(grads[n].square().sum()) for n in layer)) for layer in layers]
+            rates = [1 + (i + 1) / 3 * math.log(1 + 1 / norm) for i, norm in enumerate(norms)]
+            right = seen = 0
+        right += int((logits.argmax(1) == batch.y).sum())
+        seen += len(batch.y)
+        for layer, rate in zip(layers, rates, strict=True):
+            for name in layer:
+                now[name] = (now[name] - plan.lr * rate * grads[name]).detach().requires_grad_()
+    trained = {n: leaf.detach() for n, leaf in now.items()}
+    masks = {}
+    for i, layer in enumerate(layers):
+        change = np.concatenate([(trained[n] - start[n]).abs().numpy().ravel() for n in layer])
+        chosen = np.zeros(len(change), dtype=bool)
+        chosen[np.argsort(-change, kind="stable")[: int((i + 1) / 3 * len(change) + 0.5)]] = True
+        cut = trained[layer[0]].numel()
+        for name, part in zip(layer, (chosen[:cut], chosen[cut:]), strict=True):
+            masks[name] = torch.from_numpy(part).reshape(trained[name].shape)
+    return trained, masks, right / seen
+
+
+def test_two_rounds_of_two_clients_equal_a_plain_program():
+    """Eq. 2, 4, 5 to 9 and the mean over uploaders, worked out step by step without any part of the library."""
+    plan = replace(tiny_plan("flayer", rounds=2), data=tiny_federation(2))
+    glob = {n: leaf.clone() for n, leaf in plan.tasks[0].net.params.items()}
+    own, accuracy = {0: glob, 1: glob}, {0: 0.0, 1: 0.0}
+    for round in range(2):
+        done = {i: plain_client(plan, i, round, glob, own[i], accuracy[i]) for i in (0, 1)}
+        sizes = {i: len(plan.data.clients[i].train) for i in (0, 1)}
+        after = {}
+        for name, old in glob.items():
+            above = sum(sizes[i] * done[i][1][name] * done[i][0][name] for i in (0, 1))
+            below = sum(sizes[i] * done[i][1][name] for i in (0, 1))
+            after[name] = torch.where(below > 0, above / below.clamp(min=1), old)
+        glob, own, accuracy = after, {i: done[i][0] for i in done}, {i: done[i][2] for i in done}
+    store = Store(None)
+    Experiment(plan, Loop(plan), store).run()
+    for name, leaf in store.server()["params"].items():
+        assert torch.allclose(leaf, glob[name], atol=1e-6), name
+    for index, client in store.clients((0, 1)).items():
+        assert client["flayer.accuracy"]["share"].item() == pytest.approx(accuracy[index])
+        assert torch.allclose(client["flayer.own"]["4.weight"], own[index]["4.weight"], atol=1e-6)
+
+
+# -- head (eq. 2) --------------------------------------------------------------------------------------
+
+
+def head_after_mixing(accuracy, own, glob):
+    plan = tiny_plan("flayer")
+    ctx = plan.context(0, 1, newcomer=False)
+    received = tree.map(lambda leaf: torch.full_like(leaf, glob), plan.tasks[0].net.params)
+    client = plan.method.client_init(ctx)
+    client["flayer.own"] = tree.map(lambda leaf: torch.full_like(leaf, own), client["flayer.own"])
+    client["flayer.accuracy"] = {"share": torch.tensor(accuracy)}
+    download = {"params": received, "buffers": {}}
+    return plan.method.begin(ctx, client, download), plan.method.view(ctx, client, download)
+
+
+def test_the_hand_worked_head():
+    """A = 0.75, own head 4, global head 8: 0.75 * 4 + 0.25 * 8 = 5; the other layers are the global ones."""
+    for model in head_after_mixing(0.75, own=4.0, glob=8.0):
+        assert torch.equal(model["params"]["4.weight"], torch.full((3, 5), 5.0))
+        assert torch.equal(model["params"]["2.weight"], torch.full((5, 6), 8.0))
+
+
+def test_full_accuracy_starts_like_fedper_and_none_like_fedavg():
+    for accuracy, head in ((1.0, 4.0), (0.0, 8.0)):
+        work, _ = head_after_mixing(accuracy, own=4.0, glob=8.0)
+        assert torch.equal(work["params"]["4.bias"], torch.full((3,), head))
+
+
+def test_before_it_first_trains_a_client_uses_the_global_model():
+    plan = tiny_plan("flayer")
+    received = tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params)
+    ctx = plan.context(0, 3)
+    view = plan.method.view(ctx, plan.method.client_init(ctx), {"params": received, "buffers": {}})
+    assert all(torch.equal(view["params"][n], leaf) for n, leaf in received.items())
+
+
+def test_an_absent_client_sees_the_newest_global_model_in_its_own_mixture():
+    plan = tiny_plan("flayer")
+    store = Store(None)
+    Experiment(replace(plan, participation=0.4, seed=3), Loop(plan), store).run()
+    newest = store.server()["params"]
+    for index, client in store.clients(plan.data.seen).items():
+        if client is not None:
+            share = client["flayer.accuracy"]["share"]
+            ctx = plan.context(index, 2, newcomer=False)
+            view = plan.method.view(ctx, client, {"params": newest, "buffers": {}})["params"]
+            expected = share * client["flayer.own"]["4.weight"] + (1 - share) * newest["4.weight"]
+            assert torch.allclose(view["4.weight"], expected)
+            assert torch.equal(view["0.weight"], newest["0.weight"])
+
+
+def test_more_head_layers_count_layers_only_and_take_normalisation_along():
+    plan = tiny_plan("flayer(layers=3)", norm=True)
+    own = plan.method.client_init(plan.context(0, 0))["flayer.own"]
+    assert set(own) == {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias", "5.weight", "5.bias"}
+    plan = tiny_plan("flayer(layers=2)", norm=True)
+    assert set(plan.method.client_init(plan.context(0, 0))["flayer.own"]) == {
+        "3.weight",
+        "3.bias",
+        "5.weight",
+        "5.bias",
+    }
+
+
+# -- accuracy ------------------------------------------------------------------------------------------
+
+
+def accuracy_of(plan, params, index, split):
+    x, y = plan.split(index, split)
+    outputs = plan.tasks[0].forward(params, {}, x).outputs
+    return float((outputs.argmax(1) == y).float().mean())
+
+
+def test_measured_on_train_it_is_the_trained_models_accuracy():
+    plan, _, outcome = first_round("flayer(acc_source=train)")
+    expected = accuracy_of(plan, outcome.upload.slots["params"], 0, "train")
+    assert outcome.state["flayer.accuracy"]["share"].item() == pytest.approx(expected)
+    assert 0 < expected < 1
+
+
+def test_held_out_samples_are_measured_on_and_not_trained_on():
+    plan, _, outcome = first_round("flayer(acc_source=holdout, holdout_share=0.4)")
+    sizes = [len(plan.split(0, split)[0]) for split in ("train", "holdout")]
+    assert sizes == [8, 6]
+    assert outcome.upload.weight.item() == 8
+    expected = accuracy_of(plan, outcome.upload.slots["params"], 0, "holdout")
+    assert outcome.state["flayer.accuracy"]["share"].item() == pytest.approx(expected)
+    assert methods.build("flayer").holdout == 0.0
+
+
+def test_without_a_held_out_sample_the_accuracy_stays_what_it_was():
+    plan = tiny_plan("flayer(acc_source=holdout)")
+    download = first_download(plan).of(4)
+    client = plan.method.client_init(plan.context(4, 0))
+    client["flayer.accuracy"] = {"share": torch.tensor(0.3)}
+    assert len(plan.split(4, "holdout")[0]) == 0
+    after = train(plan, 4, 1, client, download).state
+    assert after["flayer.accuracy"]["share"].item() == pytest.approx(0.3)
+    assert train(plan, 4, 0, None, download).state["flayer.accuracy"]["share"].item() == 0.0
+
+
+def test_the_running_accuracy_is_that_of_the_last_epoch():
+    """With rate 0 the model stays the initial one, so every epoch counts the same right answers once."""
+    plan, download, outcome = first_round("flayer", lr=0.0, local_epochs=3)
+    expected = accuracy_of(plan, download["params"], 0, "train")
+    assert outcome.state["flayer.accuracy"]["share"].item() == pytest.approx(expected)
+    plan, download, outcome = first_round("flayer(layer_rates=false)", lr=0.1, local_epochs=4, batch_size=14)
+    before_last = train(replace(plan, local_epochs=3), 0, 0, None, download).upload.slots["params"]
+    expected = accuracy_of(plan, before_last, 0, "train")
+    assert outcome.state["flayer.accuracy"]["share"].item() == pytest.approx(expected)
+
+
+def test_padding_counts_neither_as_right_nor_as_wrong():
+    plan = tiny_plan("flayer")
+    ctx = plan.context(0, 0)
+    outputs, y = torch.eye(3)[torch.tensor([0, 1, 1, 2])], torch.tensor([0, 1, 2, 2])
+    work = {"flayer.tally": {"right": torch.zeros(()), "samples": torch.zeros(())}}
+    batch = Batch(torch.zeros(4, 4), y, torch.tensor([1.0, 1.0, 1.0, 0.0]))
+    tally = plan.method.tally(ctx, work, outputs, batch)["flayer.tally"]
+    assert (tally["right"].item(), tally["samples"].item()) == (2.0, 3.0)
+
+
+@pytest.mark.parametrize("source", ["running", "train", "holdout"])
+def test_accuracy_never_comes_from_test_data(source):
+    check_method(f"flayer(acc_source={source}, head_epochs=1)", ["no_test_data"])
+
+
+# -- rates (eq. 4) -------------------------------------------------------------------------------------
+
+
+def test_a_gradient_of_norm_one_at_half_depth_gives_1_34657():
+    task = two_layers()
+    rates, moves = rated_step("flayer", unit_gradients(task, {"0": 1.0, "1": 1.0}), task)
+    assert rates["0"].item() == pytest.approx(1.34657, abs=5e-6)
+    assert rates["1"].item() == pytest.approx(1 + LN2)
+    assert moves["0.weight"][0, 0].item() == pytest.approx(1.34657, abs=5e-6)
+    assert moves["1.weight"][0, 0].item() == pytest.approx(1 + LN2)
+
+
+def test_the_norm_is_over_weight_and_bias_together():
+    task = two_layers()
+    grads = tree.zeros_like(task.net.params)
+    grads["1.weight"][0, 0], grads["1.bias"][1] = 3.0, 4.0
+    rates, _ = rated_step("flayer", grads, task)
+    assert rates["1"].item() == pytest.approx(1 + math.log(1 + 1 / 5))
+
+
+def test_a_layer_without_gradient_has_a_large_but_finite_rate():
+    task = two_layers()
+    rates, moves = rated_step("flayer", unit_gradients(task, {}), task)
+    assert rates["1"].item() == pytest.approx(1 + math.log(1 + 1e8), rel=1e-5)
+    assert rates["0"].item() == pytest.approx(1 + math.log(1 + 1e8) / 2, rel=1e-5)
+    assert all(torch.isfinite(leaf).all() for leaf in moves.values())
+    rates, _ = rated_step("flayer(lr_floor=0.5, lr_max_mult=1.8)", unit_gradients(task, {}), task)
+    assert rates["0"].item() == pytest.approx(1 + math.log(3) / 2)
+    assert rates["1"].item() == pytest.approx(1.8)
+
+
+def test_the_authors_rates():
+    """Depth (i - 1) / (L - 1): the first layer keeps the run's rate; the last is fixed at a fifth of it."""
+    plan = tiny_plan("flayer")
+    grads = unit_gradients(plan.tasks[0], {"0": 1.0, "2": 1.0, "4": 1.0})
+    rates, _ = rated_step("flayer(preset=ref)", grads)
+    assert [rates[unit].item() for unit in ("0", "2", "4")] == pytest.approx([1.0, 1 + LN2 / 2, 0.2])
+
+
+def test_rates_last_for_an_epoch_unless_they_are_set_per_batch():
+    held = {"0": torch.tensor(2.0), "2": torch.tensor(3.0), "4": torch.tensor(4.0)}
+    grads = unit_gradients(tiny_plan("flayer").tasks[0], {"0": 1.0, "2": 1.0, "4": 1.0})
+    first = [1 + LN2 / 3, 1 + 2 * LN2 / 3, 1 + LN2]
+    for method, step, expected in (
+        ("flayer", 0, first),
+        ("flayer", 1, [2.0, 3.0, 4.0]),
+        ("flayer(per_batch=true)", 1, first),
+    ):
+        rates, moves = rated_step(method, grads, rates=held, step=step)
+        assert [rates[unit].item() for unit in held] == pytest.approx(expected)
+        assert [moves[f"{unit}.weight"].view(-1)[0].item() for unit in held] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(momentum=0.9, weight_decay=0.1, clip=0.5), Adam()])
+def test_rates_multiply_the_move_whatever_the_optimiser(optimizer):
+    task = tiny_plan("flayer").tasks[0]
+    grads = tree.map(lambda leaf: leaf + 0.1, task.net.params)
+    rates, moves = rated_step("flayer", grads, optimizer=optimizer)
+    _, plain = rated_step("flayer(layer_rates=false)", grads, optimizer=optimizer)
+    for name, leaf in moves.items():
+        assert torch.allclose(leaf, rates[name.partition(".")[0]] * plain[name], atol=1e-7)
+
+
+def test_normalisation_has_the_depth_of_the_layer_before_it_and_its_own_norm():
+    task = tiny_plan("flayer", norm=True).tasks[0]
+    assert layer_numbers(task) == {"0": 1, "1": 1, "3": 2, "5": 3}
+    grads = unit_gradients(task, {"0": 1.0, "3": 1.0, "5": 1.0})
+    grads["1.weight"][0] = 2.0
+    rates, _ = rated_step("flayer", grads, task)
+    assert rates["0"].item() == pytest.approx(1 + LN2 / 3)
+    assert rates["1"].item() == pytest.approx(1 + math.log(1.5) / 3)
+    before = Task(
+        nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)), (torch.zeros(2, 2), torch.tensor([0, 1])), classes=2
+    )
+    assert layer_numbers(before) == {"0": 1, "1": 1}
+
+
+# -- masks (eq. 5 to 9) ---------------------------------------------------------------------------------
+
+
+def masks_after(method, start, trained, task):
+    plan = tiny_plan(method)
+    ctx = plan.context(0, 0)
+    ctx.task = task
+    return plan.method.masks(ctx, {"params": trained, "flayer.start": start}, trained)
+
+
+def test_of_four_layers_a_quarter_half_three_quarters_and_all_is_sent():
+    width = [nn.Linear(7, 7) for _ in range(4)]
+    task = Task(nn.Sequential(*width), (torch.zeros(2, 7), torch.tensor([0, 1])), classes=7)
+    start = task.net.params
+    noise = torch.Generator().manual_seed(0)
+    trained = tree.map(lambda leaf: leaf + torch.randn(leaf.shape, generator=noise), start)
+    masks = masks_after("flayer", start, trained, task)
+    sent = [sum(int(masks[f"{i}.{n}"].sum()) for n in ("weight", "bias")) for i in range(4)]
+    assert sent == [14, 28, 42, 56]
+    for i in range(4):
+        change = tree.flatten(tree.sub(trained, start), [f"{i}.weight", f"{i}.bias"]).abs()
+        mask = tree.flatten(masks, [f"{i}.weight", f"{i}.bias"])
+        assert i == 3 or change[mask].min() >= change[~mask].max()
+    masks = masks_after("flayer(low=0.4, high=0.6)", start, trained, task)
+    sent = [sum(int(masks[f"{i}.{n}"].sum()) for n in ("weight", "bias")) for i in range(4)]
+    assert sent == [22, 28, 34, 56]
+
+
+def test_the_hand_worked_mask():
+    """Layer 1 of 2 sends half of its coordinates: of moves by 0.1 and -0.3 only the second."""
+    body, head = nn.Linear(1, 2, bias=False), nn.Linear(2, 2, bias=False)
+    task = Task(nn.Sequential(body, head), (torch.zeros(2, 1), torch.tensor([0, 1])), classes=2)
+    start = task.net.params
+    trained = {"0.weight": start["0.weight"] + torch.tensor([[0.1], [-0.3]]), "1.weight": start["1.weight"] + 1.0}
+    masks = masks_after("flayer", start, trained, task)
+    assert masks["0.weight"].tolist() == [[False], [True]]
+    assert masks["1.weight"].all()
+
+
+def test_of_equal_moves_the_first_coordinates_are_sent():
+    task = two_layers()
+    start = tree.zeros_like(task.net.params)
+    trained = tree.map(lambda leaf: leaf + 0.5, start)
+    masks = masks_after("flayer", start, trained, task)
+    assert masks["0.weight"].tolist() == [[True, True], [True, False]]
+    assert masks["0.bias"].tolist() == [False, False]
+
+
+def test_a_layer_that_did_not_move_is_sent_whole():
+    _, download, outcome = first_round("flayer(fedrep(head_epochs=1, body_epochs=0))")
+    assert all(torch.equal(leaf, download["params"][n]) for n, leaf in outcome.upload.slots["params"].items())
+    assert all(mask.all() for mask in outcome.upload.masks["params"].values())
+    assert set(outcome.upload.masks["params"]) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+def test_normalisation_is_masked_by_itself_with_the_share_of_the_layer_before_it():
+    _, _, outcome = first_round("flayer", norm=True)
+    masks = outcome.upload.masks["params"]
+    sent = {u: sum(int(masks[f"{u}.{n}"].sum()) for n in ("weight", "bias")) for u in ("0", "1", "3", "5")}
+    assert sent == {"0": 10, "1": 4, "3": 23, "5": 18}  # of 30, 12, 35 and 18; thirds of the layers, not quarters
+
+
+def test_masking_never_alters_the_clients_own_model():
+    _, _, masked = first_round("flayer")
+    _, _, whole = first_round("flayer(masking=false)")
+    assert masked.upload.masks
+    assert not whole.upload.masks
+    assert all(torch.equal(masked.state["flayer.own"][n], leaf) for n, leaf in whole.state["flayer.own"].items())
+    assert all(torch.equal(masked.upload.slots["params"][n], leaf) for n, leaf in whole.upload.slots["params"].items())
+    _, _, local = first_round("flayer", after_local=True)
+    _, _, plain = first_round("flayer(masking=false)", after_local=True)
+    assert local.scores == plain.scores
+
+
+def test_the_upload_shrinks_by_what_is_not_sent():
+    """Of 30, 35 and 18 parameters 10, 23 and 18 are sent, four bytes each, and which ones, at one bit per place."""
+    _, _, outcome = first_round("flayer")
+    upload = outcome.upload
+    sent = {n: int(mask.sum()) for n, mask in upload.masks["params"].items()}
+    assert sum(sent.values()) == 10 + 23 + 18
+    sizes = {n: leaf.numel() for n, leaf in upload.slots["params"].items()}
+    places = {n: 0 if sent[n] == size else min((size + 7) // 8, 4 * sent[n]) for n, size in sizes.items()}
+    assert codec.size(upload.slots, upload.masks) == 4 * (10 + 23 + 18) + sum(places.values()) + 4
+    assert codec.size(upload.slots, upload.masks) < codec.size(upload.slots) == 4 * 83 + 4
+
+
+# -- server --------------------------------------------------------------------------------------------
+
+
+def aggregated(method, before, values, masks, samples=(1.0, 3.0)):
+    plan = tiny_plan(method)
+    uploads = {
+        i: Upload(
+            {"params": {"0.bias": torch.tensor(value)}, "buffers": {}, "weight": {"samples": torch.tensor(samples[i])}},
+            {"params": {"0.bias": torch.tensor(mask)}},
+        )
+        for i, (value, mask) in enumerate(zip(values, masks, strict=True))
+    }
+    server = {"params": {"0.bias": torch.tensor(before)}, "buffers": {}}
+    return plan.method.aggregate(plan.server(0), server, uploads)["params"]["0.bias"].tolist(), uploads
+
+
+def test_each_coordinate_is_averaged_over_its_uploaders():
+    """Disjoint masks: each coordinate is its only uploader's value, one that nobody sent keeps the old one."""
+    after, _ = aggregated(
+        "flayer", [9.0, 9.0, 9.0], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], [[True, False, False], [False, True, False]]
+    )
+    assert after == [1.0, 5.0, 9.0]
+
+
+def test_a_value_of_zero_is_a_legal_upload():
+    after, _ = aggregated("flayer", [9.0, 9.0], [[0.0, 1.0], [0.0, 1.0]], [[True, False], [True, False]])
+    assert after == [0.0, 9.0]
+
+
+@pytest.mark.parametrize(("denominator", "expected"), [("uploaders", 4.0), ("all", 4.5), ("zeros", 3.0)])
+def test_what_was_not_sent_counts_as_the_option_says(denominator, expected):
+    """Of weights 1 and 3 only the second sends 4; the old value is 6: 4, or (6 + 3 * 4) / 4, or 3 * 4 / 4."""
+    method = f"flayer(denominator={denominator})"
+    after, uploads = aggregated(method, [6.0], [[0.5], [4.0]], [[False], [True]])
+    assert after == [expected]
+    trees = [each.slots["params"] for each in uploads.values()]
+    masks = [each.masks["params"] for each in uploads.values()]
+    mean = tree.mean(trees, [1.0, 3.0], masks, {"0.bias": torch.tensor([6.0])}, denominator)
+    assert mean["0.bias"].tolist() == [expected]
+
+
+# -- riding on other methods ----------------------------------------------------------------------------
+
+
+def test_a_private_head_is_neither_mixed_nor_masked_nor_rated():
+    plan, download, outcome = first_round("flayer(fedper)")
+    assert outcome.state["flayer.own"] == {}
+    assert "4.weight" not in outcome.upload.masks["params"]
+    assert outcome.state["flayer.rates"]["4"].item() == 1.0 < outcome.state["flayer.rates"]["2"].item()
+    assert outcome.state["flayer.sent"]["4"].item() == 0.0
+    view = plan.method.view(plan.context(0, 1, newcomer=False), outcome.state, download)
+    assert torch.equal(view["params"]["4.weight"], outcome.state["private"]["4.weight"])
+
+
+def test_a_private_head_has_its_own_rate_if_asked():
+    _, _, outcome = first_round("flayer(fedper, private_rates=true)")
+    _, _, plain = first_round("flayer(fedavg, masking=false)")
+    assert torch.equal(outcome.state["flayer.rates"]["4"], plain.state["flayer.rates"]["4"])
+    assert torch.equal(outcome.state["private"]["4.weight"], plain.state["flayer.own"]["4.weight"])
+
+
+def test_dittos_personal_model_trains_as_it_would_without():
+    _, _, outcome = first_round("flayer(ditto)")
+    _, _, plain = first_round("ditto")
+    assert all(torch.equal(outcome.state["ditto.own"][n], leaf) for n, leaf in plain.state["ditto.own"].items())
+    assert not torch.equal(outcome.upload.slots["params"]["2.weight"], plain.upload.slots["params"]["2.weight"])
+
+
+def test_rates_are_measured_on_the_part_that_a_phase_trains():
+    """FedRep with the head frozen: the body's rates come from the first body gradient, the head keeps none."""
+    plan, download, outcome = first_round("flayer(fedrep(head_epochs=0, body_epochs=1))")
+    ctx = plan.context(0, 0)
+    ctx.phase = Phase("body", part=frozenset(["0.weight", "0.bias", "2.weight", "2.bias"]), epochs=1)
+    work = plan.method.begin(ctx, plan.method.client_init(ctx), download)
+    grad = ctx.grad(work, "params", next(iter(batches(plan, ctx, 1)))).tree
+    for number, unit in ((1, "0"), (2, "2")):
+        norm = float(tree.norm(tree.pick(grad, (f"{unit}.weight", f"{unit}.bias"))))
+        assert outcome.state["flayer.rates"][unit].item() == pytest.approx(1 + number / 3 * math.log(1 + 1 / norm))
+    assert outcome.state["flayer.rates"]["4"].item() == 1.0
+
+
+@pytest.mark.parametrize("method", ["fedlag(flayer)", "flayer(fedprox)", "finetune(flayer)"])
+def test_it_composes(method):
+    check_method(method, ["messages", "pure", "through_bytes"])
+
+
+@dataclass(frozen=True)
+class Halving(FedAvg):
+    """Moves at half the rate, and sends only the first row of each weight."""
+
+    def update(self, ctx, work, slot, grad, batch, lr):
+        half = {name: torch.tensor(0.5) for name in grad.tree}
+        return ctx.log(ctx.move(work, slot, grad, lr, half), grad, batch)
+
+    def end(self, ctx, client, work):
+        client, upload = super().end(ctx, client, work)
+        first = {n: torch.arange(len(leaf)) == 0 for n, leaf in work["params"].items() if n.endswith("weight")}
+        masks = {n: mask[:, None].expand_as(work["params"][n]) for n, mask in first.items()}
+        return client, replace(upload, masks={"params": masks})
+
+
+def test_the_inner_methods_own_masks_hold_too():
+    _, _, outcome = first_round(FLAYER(Halving()))
+    masks = outcome.upload.masks["params"]
+    assert masks["4.weight"].sum() == 5
+    assert masks["4.weight"][0].all()
+    assert 0 < masks["2.weight"].sum() <= 6
+    assert not masks["2.weight"][1:].any()
+    assert masks["4.bias"].all()
+
+
+def test_the_inner_methods_own_rates_hold_too():
+    task = two_layers()
+    _, moves = rated_step(FLAYER(Halving()), unit_gradients(task, {"0": 1.0, "1": 1.0}), task)
+    assert moves["1.weight"][0, 0].item() == pytest.approx((1 + LN2) / 2)
+
+
+def test_dittos_personal_model_does_not_count_in_the_accuracy():
+    (_, _, outcome), (_, _, plain) = first_round("flayer(ditto(lam=0, epochs=30))"), first_round("flayer")
+    assert torch.equal(outcome.state["flayer.accuracy"]["share"], plain.state["flayer.accuracy"]["share"])
+
+
+@pytest.mark.parametrize("method", ["flayer(local)", "flayer(flayer)", "flayer(fedlag(flayer))"])
+def test_what_it_cannot_ride_on_is_refused_with_the_reason(method):
+    with pytest.raises(ComposeError, match=r"flayer cannot ride on (local|flayer): "):
+        methods.build(method)
+
+
+def test_running_statistics_stay_on_the_clients_by_default():
+    assert methods.build("flayer").norm_stats == methods.build("fedlag(flayer)").norm_stats == "local"
+    played = play(tiny_plan("flayer", norm=True))
+    assert "1.running_mean" in played.clients[0]["private"]
+    assert not torch.equal(
+        played.clients[0]["private"]["1.running_mean"], played.clients[1]["private"]["1.running_mean"]
+    )
+
+
+# -- unseen clients, and the head's own epochs ------------------------------------------------------------
+
+
+def test_an_unseen_client_trains_the_global_model_with_the_same_rates():
+    plan = tiny_plan("flayer(masking=false)", unseen=1)
+    download = first_download(plan).shared
+    ctx = plan.context(5, 0)
+    view = plan.method.view(ctx, plan.method.client_init(ctx), download)
+    tuned = tuned_view(plan, ctx, view, unseen=True)
+    trained = train(plan, 5, 0, None, download).upload.slots["params"]
+    assert all(torch.equal(tuned["params"][n], leaf) for n, leaf in trained.items())
+    plain = tiny_plan("flayer(masking=false, layer_rates=false)", unseen=1)
+    assert not torch.equal(train(plain, 5, 0, None, download).upload.slots["params"]["2.weight"], trained["2.weight"])
+
+
+def test_fine_tuning_a_view_keeps_the_runs_rate():
+    plan = tiny_plan("finetune(flayer)")
+    ctx = plan.context(0, 0)
+    view = plan.method.view(ctx, plan.method.client_init(ctx), first_download(plan).shared)
+    plain = tiny_plan("finetune(fedavg)")
+    expected = tuned_view(plain, plain.context(0, 0), {slot: view[slot] for slot in ("params", "buffers")}, False)
+    tuned = tuned_view(plan, ctx, view, unseen=False)
+    assert all(torch.equal(tuned["params"][n], leaf) for n, leaf in expected["params"].items())
+
+
+def test_extra_head_epochs_train_the_head_alone_before_training_and_before_predicting():
+    plan = tiny_plan("flayer(head_epochs=2)")
+    ctx = plan.context(0, 0)
+    first, *rest = plan.method.phases(ctx)
+    assert (first.part, first.epochs) == ({"4.weight", "4.bias"}, 2)
+    assert rest == [Phase()]
+    assert plan.method.adapt(ctx) == (first,)
+    view = plan.method.view(ctx, plan.method.client_init(ctx), first_download(plan).shared)
+    tuned = tuned_view(plan, ctx, view, unseen=False)
+    moved = {n for n, leaf in view["params"].items() if not torch.equal(leaf, tuned["params"][n])}
+    assert moved == {"4.weight", "4.bias"}
+    assert tuned["params:flayer.rates"]["2"].item() == 1.0 < tuned["params:flayer.rates"]["4"].item()
+    assert not tiny_plan("flayer(fedper, head_epochs=2)").method.head_phases(ctx)
+    outcome = train(replace(plan, local_epochs=0), 0, 0, None, first_download(plan).shared)
+    sent = outcome.upload.slots["params"]
+    assert {n for n, leaf in view["params"].items() if not torch.equal(leaf, sent[n])} == {"4.weight", "4.bias"}
+
+
+# -- records, options and errors --------------------------------------------------------------------------
+
+
+def test_accuracy_rates_and_shares_are_recorded():
+    rows = play(tiny_plan("flayer")).rows
+    found = {row[5]: row[6] for row in rows if row[:2] == (2, 0) and row[3] == "state"}
+    assert set(found) == {"own_accuracy", *(f"{what}/{unit}" for what in ("rate", "sent") for unit in "024")}
+    assert [found[f"sent/{unit}"] for unit in "024"] == pytest.approx([10 / 30, 23 / 35, 1.0])
+    assert 1 < found["rate/0"] < found["rate/4"]
+
+
+def test_presets():
+    paper, ref = methods.build("flayer(preset=paper)"), methods.build("flayer(preset=ref, high=0.8)")
+    assert (paper.acc_source, paper.high, paper.head_epochs) == ("train", 1.0, 0)
+    assert (ref.acc_source, ref.high, ref.head_epochs, ref.last_rate) == ("train", 0.8, 1, 0.2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "layers=-1",
+        "low=0",
+        "low=1.5",
+        "high=0",
+        "high=1.1",
+        "low=0.5, high=0.4",
+        "acc_source=test",
+        "holdout_share=0",
+        "holdout_share=0.9",
+        "head_epochs=-1",
+        "lr_floor=0",
+        "lr_max_mult=0.5",
+        "last_rate=0",
+        "denominator=none",
+        "masking=2",
+    ],
+)
+def test_bad_options_are_refused_before_anything_runs(options):
+    with pytest.raises(OptionError, match="not allowed"):
+        methods.build(f"flayer({options})")
+
+
+def test_a_head_larger_than_the_model_is_refused():
+    with pytest.raises(ModelError, match="3 layers"):
+        methods.build("flayer(layers=4)").check(tiny_plan("fedavg").tasks[0])
+
+
+def test_a_task_without_accuracy_has_no_head_to_mix_but_rates_and_masks():
+    x, y = torch.zeros(2, 4), torch.zeros(2, 1)
+    task = Task(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1)), (x, y))
+    with pytest.raises(ModelError, match="head_mixing=false"):
+        methods.build("flayer").check(task)
+    methods.build("flayer(head_mixing=false)").check(task)
+    methods.build("flayer(layers=0)").check(task)

@@ -1,0 +1,94 @@
+"""Kill a run at any moment: nothing but the round in progress is lost, and the resumed run is the same to the bit."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import idiolect
+from idiolect.core.errors import RunFolderError
+from idiolect.runs.store import Store
+
+SCRIPT = (
+    "import idiolect, sys; idiolect.run('ditto', 'digits', clients=6, rounds=40, participation=0.5, out=sys.argv[1])"
+)
+
+
+def state(folder):
+    store = Store(folder / "state.sqlite")
+    return store.server(), store.clients(range(6)), store.rows()
+
+
+def same(a, b) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    return a is b if a is None else bool((a == b).all())
+
+
+def test_killed_at_three_random_moments(tmp_path):
+    whole = idiolect.run("ditto", "digits", clients=6, rounds=40, participation=0.5, out=tmp_path / "whole")
+    assert whole.complete
+    folder, draw = tmp_path / "killed", random.Random(0)
+    child = subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)])
+    for _ in range(3):
+        while not (folder / "state.sqlite").exists():
+            time.sleep(0.02)
+        time.sleep(draw.uniform(0.05, 0.5))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child = subprocess.Popen([sys.executable, "-c", f"import idiolect; idiolect.resume({str(folder)!r})"])
+        time.sleep(draw.uniform(1.0, 3.0))
+    child.kill()
+    child.wait()
+    assert idiolect.resume(folder).complete
+    ours, theirs = state(folder), state(tmp_path / "whole")
+    assert same(ours[0], theirs[0])
+    assert same(ours[1], theirs[1])
+    assert ours[2] == theirs[2]
+
+
+def test_the_first_interrupt_saves_and_stops(tmp_path):
+    folder = tmp_path / "r"
+    child = subprocess.Popen([sys.executable, "-c", SCRIPT.replace("rounds=40", "rounds=4000"), str(folder)])
+    while not (folder / "state.sqlite").exists() or Store(folder / "state.sqlite").fact("next_round", 0) < 2:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(timeout=60) == 0
+    stopped = idiolect.load(folder)
+    assert 2 <= stopped.summary["rounds_done"] < 4000
+    assert (folder / "summary.json").exists()
+    assert (folder / "metrics.parquet").exists()
+
+
+LIMITED = (
+    "import resource, sys, idiolect; from idiolect.cli import main;"
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY)); main(sys.argv[2:])"
+)
+
+
+def test_a_full_disk_is_an_explained_error_and_the_rounds_before_are_safe(tmp_path):
+    """A limit on the size of files stands in for a full disk."""
+    folder = tmp_path / "r"
+    settings = ["--method", "ditto", "--clients", "6", "--rounds", "8", "--engine", "loop", "--quiet"]
+    arguments = ["run", *settings, "--out", str(folder)]
+    limited = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(1_600_000), *arguments], capture_output=True, text=True, check=False
+    )
+    assert limited.returncode == 2
+    assert "could not be saved" in limited.stderr
+    assert "free some space" in limited.stderr
+    assert "Traceback" not in limited.stderr
+    before = Store(folder / "state.sqlite").fact("next_round", 0)
+    assert before < 8
+    assert idiolect.resume(folder).complete
+    whole = idiolect.run("ditto", "digits", clients=6, rounds=8, engine="loop", out=tmp_path / "whole")
+    assert same(state(folder)[1], state(whole.folder)[1])
+    assert state(folder)[2] == state(whole.folder)[2]
+
+
+def test_a_folder_that_cannot_be_written_is_an_explained_error():
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        idiolect.run("fedavg", "digits", clients=4, rounds=1, out="/proc/run")

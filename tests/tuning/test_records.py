@@ -1,0 +1,26 @@
+"""The records of a tuning come back as they were written, and damaged ones are named."""
+
+import json
+
+import pytest
+
+from idiolect.core.errors import RunFolderError
+from idiolect.tuning.records import Attempt, record, recorded
+
+TRIAL = Attempt("fedprox", 0, {"mu": 0.1}, "fedprox(mu=0.1)", 0.05, 0.5, 2, 10, 0.1)
+
+
+def test_trials_come_back(tmp_path):
+    record(tmp_path, [TRIAL])
+    assert recorded(tmp_path / "trials.jsonl") == [TRIAL]
+    assert recorded(tmp_path / "nothing.jsonl") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[1]", '{"score": 1}', json.dumps(vars(TRIAL) | {"score": "a"}), json.dumps(vars(TRIAL) | {"values": 3})],
+)
+def test_damaged_trials_are_named(tmp_path, text):
+    (tmp_path / "trials.jsonl").write_text(text)
+    with pytest.raises(RunFolderError, match=r"trials.jsonl is damaged; remove it to start again"):
+        recorded(tmp_path / "trials.jsonl")

@@ -1,0 +1,106 @@
+"""What may be tried: derived from the options, or as the user writes it."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from idiolect.contract.method import methods
+from idiolect.core.errors import InputError, OptionError, UnknownNameError
+from idiolect.core.options import Options, option, options_of
+from idiolect.tuning.space import RATE, Dimension, derived, read, space_of, spaces
+
+
+@dataclass(frozen=True)
+class Example(Options):
+    weight: float = option(0.1, min=0.0)
+    share: float = option(0.5, min=0.0, max=1.0)
+    inside: float = option(0.5, above=0.0, below=1.0)
+    signed: float = option(0.0)
+    epochs: int = option(10, min=1)
+    layers: int = option(1, min=0)
+    rate: float | None = option(None, above=0.0)
+    switch: bool = option(True)
+    kind: str = option("a", choices=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("weight", "0.01:1:log"),
+        ("share", "0:1"),
+        ("inside", "0.01:0.99"),
+        ("signed", "-1:1"),
+        ("epochs", "5:20"),
+        ("layers", "0:2"),
+    ],
+)
+def test_a_range_follows_from_limits_and_default(name, wanted):
+    assert str(derived(options_of(Example)[name])) == wanted
+
+
+@pytest.mark.parametrize("name", ["rate", "switch", "kind"])
+def test_what_is_no_number_stays_as_it_is(name):
+    assert derived(options_of(Example)[name]) is None
+
+
+@pytest.mark.parametrize("name", list(methods))
+def test_every_methods_range_is_allowed_and_holds_its_default(name):
+    method = methods.build(name)
+    for path, dimension in space_of(method).items():
+        assert dimension.low < dimension.high, path
+        if path != RATE and not path.startswith("inner."):
+            assert dimension.holds(getattr(method, path)), path
+            spaces({name: method}, [f"{path}={dimension}"] if path != "lr" else [], 0.05)
+
+
+def test_what_the_expression_sets_stays():
+    assert list(space_of(methods.build("ditto(lam=0.5)"))) == [RATE]
+    assert list(space_of(methods.build("finetune(ditto, epochs=3)"))) == ["inner.lam", RATE]
+
+
+def test_the_rate_is_tried_around_the_runs():
+    assert str(space_of(methods.build("fedavg"), lr=0.2)[RATE]) == "0.02:2:log"
+
+
+def test_spaces_as_they_are_written():
+    assert read("mu=0.001:1:log") == ("mu", Dimension(0.001, 1, log=True))
+    assert read("inner.lam = 0:2") == ("inner.lam", Dimension(0, 2))
+    assert read("kind=paf, pc") == ("kind", Dimension(values=("paf", "pc")))
+    assert read("layers=[1,2],[3]") == ("layers", Dimension(values=([1, 2], [3])))
+
+
+@pytest.mark.parametrize("text", ["mu", "mu=", "=1", "mu=1:2:3", "mu=a:b", "mu=2:1", "mu=0:1:log", "mu=1:2:log:x"])
+def test_spaces_that_cannot_be_read(text):
+    with pytest.raises(InputError, match="the space"):
+        read(text)
+
+
+def chosen(*given, methods_="fedprox, ditto, pfedhn"):
+    built = {name: methods.build(name) for name in methods_.split(", ")}
+    return {n: {p: str(d) for p, d in each.items()} for n, each in spaces(built, given, 0.05).items()}
+
+
+def test_a_name_reaches_all_methods_that_have_it_and_a_method_only_itself():
+    assert chosen("mu=0:2")["fedprox"]["mu"] == "0:2"
+    assert {each[RATE] for each in chosen("lr=0.1:1").values()} == {"0.1:1"}
+    one = chosen("ditto.lr=0.1:1")
+    assert (one["ditto"][RATE], one["fedprox"][RATE]) == ("0.1:1", "0.005:0.5:log")
+
+
+def test_a_method_may_have_a_rate_of_its_own():
+    found = chosen("pfedhn.lr=0.5:1", "pfedhn.run.lr=2:3")["pfedhn"]
+    assert (found["lr"], found[RATE]) == ("0.5:1", "2:3")
+
+
+def test_whole_numbers_stay_whole():
+    built = {"fedper": methods.build("fedper")}
+    assert spaces(built, ["layers=1:3"], 0.05)["fedper"]["layers"].whole
+
+
+def test_bad_spaces_get_a_sentence():
+    with pytest.raises(UnknownNameError, match="no method here has an option 'my'"):
+        chosen("my=0:1")
+    with pytest.raises(OptionError, match="mu must lie in"):
+        chosen("mu=-1:1")
+    with pytest.raises(OptionError, match="lr must lie in"):
+        chosen("lr=0:1")
