@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from ..comparison.api import check_needs, marked, separate, shared_engine
-from ..contract.method import Method
-from ..contract.method import methods as registry
+from ..contract import Method
+from ..contract import methods as registry
 from ..core.errors import IdiolectError, InputError
 from ..core.registry import describe
 from ..core.tables import shower

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ..comparison.api import budget as steps_of_fedavg
-from ..contract.method import Method
+from ..contract import Method
 from ..core.registry import describe
 from ..engines import Plan
 from ..runs.progress import Reporter

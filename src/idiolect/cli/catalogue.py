@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ..contract.method import Method, Wrapper
-from ..contract.method import methods as registry
+from ..contract import Method, Wrapper
+from ..contract import methods as registry
 from ..core.errors import InputError
 from ..core.expressions import write
 from ..core.options import OptionInfo, options_of

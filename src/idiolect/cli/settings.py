@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..contract.method import methods
+from ..contract import methods
 from ..core.errors import InputError
 from ..core.expressions import value, write
 from ..core.options import OptionInfo, options_of

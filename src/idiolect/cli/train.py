@@ -13,8 +13,8 @@ from ..comparison.api import compare as run_comparison
 from ..comparison.api import resume_comparison
 from ..comparison.folder import SPEC, Entry, next_round, slug
 from ..comparison.leaderboard import Comparison
-from ..contract.method import Method
-from ..contract.method import methods as registry
+from ..contract import Method
+from ..contract import methods as registry
 from ..core.errors import InputError, MissingExtraError, RunFolderError
 from ..core.expressions import parse
 from ..engines import Plan

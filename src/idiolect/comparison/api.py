@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from ..contract.method import Method, Phase
+from ..contract import Method
 from ..core.errors import IdiolectError, InputError, RunFolderError
 from ..core.files import write_text
 from ..core.options import options_of
 from ..core.registry import describe, override
 from ..engines import AutoChoice, Plan, engines, resolve
-from ..engines.client import batches
 from ..engines.machine import cores
+from ..engines.phases import batches
 from ..methods.fedavg import FedAvg
 from ..models import default_model
 from ..runs.api import OWN, carry_out, make_plan, resolve_data
@@ -208,7 +208,7 @@ def shared_engine(text: str, plan: Plan, jobs: int) -> str:
 
 def check_needs(method: Method, plan: Plan) -> None:
     """Raise an error if a method needs several networks and there is one."""
-    if "models" in method.needs and len(plan.tasks) < 2:
+    if method.needs.networks and len(plan.tasks) < 2:
         raise InputError(f"{method.name} needs several networks; give models=[...] and model_of=[...]")
 
 
@@ -218,9 +218,9 @@ def budget(plan: Plan) -> int:
     with torch.random.fork_rng(devices=[]):
         for index in plan.data.seen:
             ctx = plan.context(index, 0)
-            ctx.phase = Phase()
-            counts[index] = sum(1 for _ in batches(plan, ctx, 0))
-    return sum(counts[i] for round in range(plan.rounds) for i in plan.method.select(plan.server(round)))
+            (phase,) = plan.method.phases(ctx)
+            counts[index] = sum(1 for _ in batches(plan, replace(ctx, phase=phase), 0))
+    return sum(counts[i] for round in range(plan.rounds) for i in plan.participants(round))
 
 
 # -- running ------------------------------------------------------------------------------------------

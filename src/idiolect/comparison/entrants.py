@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..contract.method import Method
-from ..contract.method import methods as registry
+from ..contract import Method
+from ..contract import methods as registry
 from ..core.errors import InputError
 from ..core.expressions import split
 from ..core.options import check_option, coerce, did_you_mean, options_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ..contract.method import Method
+from ..contract import Method
 from ..core.errors import RunFolderError
 from ..runs.settings import Config, read_config
 from ..runs.store import Store
@@ -150,8 +150,8 @@ def next_round(entry: Entry) -> int:
     """Where a run stands."""
     path = None if entry.folder is None else entry.folder / "state.sqlite"
     if path is None or not path.is_file():
-        return -entry.method.setup_rounds
+        return -entry.method.needs.setup_rounds
     store = Store(path, create=False)
-    found = int(store.fact("next_round", -entry.method.setup_rounds))
+    found = int(store.fact("next_round", -entry.method.needs.setup_rounds))
     store.close()
     return found

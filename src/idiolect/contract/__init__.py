@@ -1,23 +1,72 @@
-"""What an author of a method reads, and nothing else."""
+"""What an author of a method reads, and nothing else: `Method` (start there), the slots that it declares, the contexts
+that its functions get, the phases that it trains in. What methods share is in `contract.parts`."""
 
 from ..core import tree
+from ..core.errors import ComposeError, ModelError, OptionError
 from ..core.options import option
-from .context import Context, Grad, ServerContext
-from .method import Download, Method, Paper, Upload, Wrapper, methods, register
+from ..core.sums import Sums
+from ..core.tree import Slots, Tree
+from ..task.task import Batch, Scored, Task
+from .about import About, Needs, Paper, Refuses
+from .context import ClientContext, RoundContext, ServerContext
+from .gradients import Grad
+from .messages import Download, Upload
+from .method import Method, Wrapper, methods, predicts_its_own_way, register, unwrap
 from .phase import Phase
+from .slots import (
+    Slot,
+    buffers_of,
+    mask_of,
+    model_in,
+    private,
+    private_of,
+    scratch,
+    shared,
+    slot_of,
+    zero,
+    zeros_like_params,
+)
+from .training import Training
 
 __all__ = [
-    "Context",
+    "About",
+    "Batch",
+    "ClientContext",
+    "ComposeError",
     "Download",
     "Grad",
     "Method",
+    "ModelError",
+    "Needs",
+    "OptionError",
     "Paper",
     "Phase",
+    "Refuses",
+    "RoundContext",
+    "Scored",
     "ServerContext",
+    "Slot",
+    "Slots",
+    "Sums",
+    "Task",
+    "Training",
+    "Tree",
     "Upload",
     "Wrapper",
+    "buffers_of",
+    "mask_of",
     "methods",
+    "model_in",
     "option",
+    "predicts_its_own_way",
+    "private",
+    "private_of",
     "register",
+    "scratch",
+    "shared",
+    "slot_of",
     "tree",
-]
+    "unwrap",
+    "zero",
+    "zeros_like_params",
+]  # fmt: skip

@@ -1,316 +1,318 @@
-"""The contract between methods and engines, whole and on one page: `Method`, `Phase`, `Download`, `Upload`.
-Every function has FedAvg as its default, so a method states only how it differs; see docs/design.md."""
+"""`Method`: FedAvg, function by function; a method states only how it differs. `Wrapper`: a method around another.
+
+The order in which the functions are called, each round::
+
+    server                                        client (written for one, traced for many)
+    download(ctx, server, ids) ────────────────►  work = slots that it keeps, got, and made anew       (engine)
+                                                  work = prepare(ctx, work)
+                                                  for phase in phases(ctx):
+                                                      work = phase.before(ctx, work)
+                                                      for batch in phase: work = phase.step(ctx, work, batch)
+                                                          └ ctx.grad, ctx.optimize ─► optimizer_step
+                                                  work = finish(ctx, work)
+    sums of summand(ctx, server, upload) ◄──────  declared slots of work are kept and sent             (engine)
+    server = aggregate(ctx, server, sums, each)
+
+    evaluation: model = personal_model(ctx, slots that it keeps and gets), then adapt's phases on a copy of it (those
+    of onboard before them for a client that never trained), then predict(ctx, model, x)
+
+Slots are `dict[str, Tree]`, a tree is `dict[str, Tensor]`. Nothing is changed in place; a function returns new slots.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from ..core import tree
 from ..core.errors import ComposeError
 from ..core.options import Options
 from ..core.registry import Registry
-from ..core.tree import Slots, Tree
+from ..core.sums import Sums
+from ..core.tree import Slots
 from ..task.task import Batch, Task
-from .context import Context, Grad, ServerContext
+from .about import About, Needs, Refuses
+from .context import ClientContext, ServerContext
+from .gradients import Grad
+from .messages import Download, Upload
 from .phase import Phase
-
-__all__ = ["Download", "Method", "Paper", "Phase", "Upload", "Wrapper", "methods", "overrides", "register", "slot_of"]
-
-
-class Paper(NamedTuple):
-    """Where a method was published."""
-
-    authors: str
-    title: str
-    venue: str
-    year: int
-    link: str = ""
-
-
-class Download(NamedTuple):
-    """What the server sends: the slots that all participants get, and those that each gets besides."""
-
-    shared: Slots
-    each: Mapping[int, Slots] = {}
-
-    def of(self, client: int) -> Slots:
-        """Everything that one client gets."""
-        return {**self.shared, **self.each.get(client, {})}
-
-
-@dataclass(frozen=True)
-class Upload:
-    """What a client sends back: slots and, for slots that are not sent whole, which coordinates are."""
-
-    slots: Slots
-    masks: Slots = field(default_factory=dict)
-
-    @property
-    def weight(self) -> Tensor:
-        """The client's number of training samples."""
-        return self.slots["weight"]["samples"]
-
-
-def slot_of(slot: str, model: int) -> str:
-    """Where the server keeps a slot of the clients' `model`-th network: `params`, `params@1`, ..."""
-    return slot if model == 0 else f"{slot}@{model}"
+from .slots import Slot, buffers_of, shared, slot_of
 
 
 @dataclass(frozen=True)
 class Method(Options):
-    """FedAvg, function by function. Client code is written for one client; see the rules in docs/design.md."""
+    """FedAvg. The fields of a subclass are its options; constructors only store them."""
 
     name: ClassVar[str] = "method"
-    title: ClassVar[str] = ""
-    paper: ClassVar[Paper | None] = None
-    kind: ClassVar[str] = "personalized"
-    reveals: ClassVar[str] = "the trained model"
-    """What leaves a client, in words; `sends` names the slots."""
-    stays: ClassVar[str] = ""
-    """What stays on the client, in words."""
-    caution: ClassVar[str] = ""
-    """What those who care for privacy should know besides."""
+    about: ClassVar[About] = About("")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Options by name: the paper's letter, the authors' program."""
     identities: ClassVar[Mapping[str, str]] = {}
     """Neutral cases: an expression of this method -> the expression that it must equal."""
     identity_tolerance: ClassVar[float] = 0.0
     """To the bit where models are averaged; 1e-6 per round where updates are."""
-    needs: ClassVar[tuple[str, ...]] = ()
-    """What it needs beyond parameters: `public` data, several `models`, `server models` (the latest of every client),
-    `server training`; a `holdout` is said apart."""
-    sends: ClassVar[tuple[str, ...]] = ("params", "buffers", "weight")
-    """The slots that may leave a client; nothing else does."""
-    unwrappable: ClassVar[str] = ""
-    """Why wrappers that act on the one federated model cannot ride on this method."""
-    loop_only: ClassVar[str] = ""
-    """Why it cannot be traced for many clients at once."""
-    one_network: ClassVar[str] = ""
-    """Why all clients need the same network."""
-    norm_stats: ClassVar[str] = "average"
-    eval_batch: ClassVar[int | None] = None
-    min_batch: ClassVar[int] = 1
-    holdout: ClassVar[float] = 0.0
-    setup_rounds: ClassVar[int] = 0
-    """Rounds before the first, with all clients; `ctx.round` is negative in them."""
+    needs: ClassVar[Needs] = Needs()
+    refuses: ClassVar[Refuses] = Refuses()
+    one_model: ClassVar[bool] = False
+    """Whether every client predicts with the shared model just as it is; engines then predict for many at once."""
+    watches_steps: ClassVar[bool] = False
+    """Whether it has an `optimizer_step` of its own; engines may take plain SGD steps their own way otherwise."""
 
-    # -- both sides ------------------------------------------------------------------------------
+    # -- declared, from the options alone -----------------------------------------------------------
 
-    def modules(self, task: Task) -> dict[str, nn.Module]:
-        """Extra networks beside the model (a gate, a policy, a hyper-network)."""
-        return {}
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """What becomes of every slot; one that `prepare` adds for its own use need not be declared."""
+        return {"params": shared(holds="model")}
 
-    def private(self, task: Task) -> frozenset[str]:
-        """The model's parameters (and buffers) that stay on the client, by name."""
+    def private_names(self, task: Task) -> frozenset[str]:
+        """The model's parameters and buffers that stay on the client, by name."""
         return frozenset()
 
-    def kept(self, ctx: Context | ServerContext) -> frozenset[str]:
-        """`private` and what the run's policy for normalisation keeps local."""
-        stats = frozenset(ctx.task.net.buffers) if ctx.norm_stats == "local" else frozenset[str]()
-        affine = ctx.task.norms if ctx.norm_affine == "local" else frozenset[str]()
-        return self.private(ctx.task) | stats | affine
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        """Extra networks beside the model (a gate, a policy, a hyper-network), initialised alike everywhere."""
+        return {}
 
     def variant(self, index: int) -> Hashable:
-        """A static fact that changes shapes (a width, a budget); engines group clients by it."""
+        """A static fact of a client that changes shapes (a width, a budget); engines group clients by it."""
         return None
 
     def check(self, task: Task) -> None:
         """Raise an error, before anything runs, if the options do not fit the model."""
-        self.private(task)
+        self.private_names(task)
 
-    # -- server ----------------------------------------------------------------------------------
-
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """The server's slots before the first round."""
-        return {slot_of(s, m): each for m, task in enumerate(ctx.tasks) for s, each in task.initial.items()}
-
-    def select(self, ctx: ServerContext) -> Sequence[int]:
-        """This round's participants: a uniform share, all of them during set-up."""
-        if ctx.round < 0:
-            return ctx.clients
-        count = max(1, round(ctx.participation * len(ctx.clients)))
-        chosen = ctx.rng("select").choice(len(ctx.clients), size=count, replace=False)
-        return sorted(ctx.clients[at] for at in chosen)
+    # -- server -------------------------------------------------------------------------------------
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """What participants get; never changes the server's state."""
-        kept = self.kept(ctx)
-        model = [
-            {s: tree.drop(server[slot_of(s, m)], kept) for s in ("params", "buffers")} for m in range(len(ctx.tasks))
-        ]
-        if len(model) == 1:
-            return Download(model[0])
-        return Download({}, {i: model[ctx.model_of[i]] for i in ids})
+        """What clients get: all slots that go down, without private names. An id that is not among `ctx.clients` never
+        takes part. Called for participants and, with the newest slots, for evaluation; changes nothing."""
+        private, one = ctx.private_names, len(ctx.tasks) == 1
+        common: Slots = {}
+        by_network: list[Slots] = [{} for _ in ctx.tasks]
+        for name, slot in self.slots.items():
+            if not slot.down:
+                continue
+            if slot.holds == "other":
+                common[name] = server[name]
+                continue
+            for m, sent in enumerate(by_network):
+                for part in (name, buffers_of(name)) if slot.holds == "model" else (name,):
+                    sent[part] = tree.drop(server[slot_of(part, m)], private)
+        if one:
+            return Download({**by_network[0], **common})
+        return Download(common, {i: by_network[ctx.network_of[i]] for i in ids})
 
-    def welcome(self, ctx: ServerContext, server: Slots, index: int) -> Slots:
-        """What a client gets that was never part of the federation."""
-        return self.download(ctx, server, (index,)).of(index)
+    def summand(self, ctx: ServerContext, server: Slots, upload: Upload) -> Upload:
+        """What of one upload enters the sums."""
+        return upload
 
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The server's slots after a round: the mask-aware weighted mean; what nobody sent keeps its value."""
-        after = dict(server)
-        for m in range(len(ctx.tasks)):
-            here = {i: each for i, each in uploads.items() if ctx.model_of.get(i, 0) == m and "params" in each.slots}
-            if here:
-                after |= {
-                    slot_of(s, m): self.average(ctx, server[slot_of(s, m)], here, s) for s in ("params", "buffers")
-                }
-        return after
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """The server's slots after a round.
 
-    @staticmethod
-    def average(
-        ctx: ServerContext, before: Tree, uploads: Mapping[int, Upload], slot: str, denominator: str = "uploaders"
-    ) -> Tree:
-        """The weighted mean of one slot over those who sent it."""
-        trees = [each.slots.get(slot, {}) for each in uploads.values()]
-        masks = [each.masks.get(slot) for each in uploads.values()]
-        return tree.mean(trees, ctx.weights(uploads), masks, before, denominator)
+        Args:
+            ctx: the server's context.
+            server: its slots before.
+            sums: per slot that was sent, sums over its senders; of a client's second network in `params@1`, and so on.
+            each: the single uploads, as far as their slots are declared with `up="each"`.
+        """
+        return {**server, **{slot: sums[slot].mean(server[slot]) for slot in sums if slot in server}}
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
         """What the server decided this round, as named numbers for the results."""
         return {}
 
-    # -- client ----------------------------------------------------------------------------------
+    # -- client -------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
-        """A client's own slots before it first trains."""
-        kept = self.kept(ctx)
-        own = tree.pick({**ctx.initial["params"], **ctx.initial["buffers"]}, kept)
-        return {"private": own} if own else {}
-
-    def assemble(self, ctx: Context, client: Slots, download: Slots) -> Slots:
-        """The model a client has now: what it downloaded and, over it, what it keeps private."""
-        own = client.get("private", {})
-        return {
-            slot: {n: own[n] if n in own else download[slot][n] for n in leaves} for slot, leaves in ctx.initial.items()
-        }
-
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
-        """The working slots that local training starts from."""
-        return self.assemble(ctx, client, download)
-
-    def phases(self, ctx: Context) -> Sequence[Phase]:
-        """The schedule of local training; may depend on the round and on `ctx.newcomer`, never on data."""
-        return (Phase(),)
-
-    def enter(self, ctx: Context, work: Slots) -> Slots:
-        """What happens between phases, before `ctx.phase` begins."""
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Before training."""
         return work
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def phases(self, ctx: ClientContext) -> Sequence[Phase]:
+        """The schedule of local training; may depend on the round and on `ctx.newcomer`, never on data."""
+        return (Phase(self.step),)
+
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """One step of local training on one batch."""
-        return ctx.descend(work, "params", ctx.grad(work, "params", batch), batch)
+        return ctx.optimize(work, "params", ctx.grad(work, "params", batch), batch)
 
-    def update(self, ctx: Context, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
-        """One optimiser step on one slot, which every `ctx.descend` comes through."""
-        return ctx.log(ctx.move(work, slot, grad, lr), grad, batch)
+    def optimizer_step(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
+        """One optimiser step on one slot, which every `ctx.optimize` comes through; a method that has its own says so
+        in `watches_steps`."""
+        return ctx.log(ctx.apply(work, slot, grad, lr), grad, batch)
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """The client's slots after the round, and what it sends."""
-        kept = self.kept(ctx)
-        own = tree.pick({**work["params"], **work["buffers"]}, kept)
-        shared = {slot: tree.drop(work[slot], kept) for slot in ("params", "buffers")}
-        client = {**client, "private": own} if own else client
-        if not any(shared.values()):
-            return client, Upload({})
-        return client, Upload({**shared, "weight": {"samples": ctx.samples}})
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """After training. A slot that is left out is not sent, and one of the client stays as it was; `mask_of(slot)`
+        says which coordinates of a slot are sent, if not all."""
+        return work
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
-        """What the client would predict with now: a pure function of its slots and the newest download."""
-        return self.assemble(ctx, client, download)
+    # -- prediction -----------------------------------------------------------------------------------
 
-    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
-        """What the client would predict with right after local training, before the server answers."""
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """What the client predicts with, from the slots that it keeps and gets (without `prepare`), or from those after
+        `finish`. With `ctx.newcomer` it has never trained."""
         return {slot: work[slot] for slot in ("params", "buffers")}
 
-    def predict(self, ctx: Context, view: Slots, x: Tensor) -> Tensor:
-        """The outputs of a view on a batch of inputs."""
-        return ctx.task.forward(view["params"], view["buffers"], x).outputs
+    def predict(self, ctx: ClientContext, model: Slots, x: Tensor) -> Tensor:
+        """The outputs of a personal model on a batch of inputs."""
+        return ctx.task.forward(model["params"], model["buffers"], x).outputs
 
-    def adapt(self, ctx: Context) -> Sequence[Phase]:
-        """Phases of `tune` on a throw-away copy of the view before it predicts."""
-        return (Phase("stats", slots=(), epochs=1),) if ctx.norm_stats == "recompute" else ()
+    def adapt(self, ctx: ClientContext) -> Sequence[Phase]:
+        """Phases on a throw-away copy of the personal model before it predicts."""
+        return ()
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
-        """Phases of `tune` that an unseen client trains its view with; without them it predicts as it is."""
-        return (Phase("onboard"),)
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
+        """Phases that a client which never takes part trains its personal model with; without them it predicts as it
+        is."""
+        return (Phase(self.adapt_step, "onboard"),)
 
-    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
-        """One step of `adapt` or `onboard` on a copy of the view: plain SGD on the model."""
-        if ctx.phase.name == "stats":
-            return {**view, "buffers": running_stats(ctx, view, batch)}
-        return ctx.move(view, "params", ctx.grad(view, "params", batch), ctx.rate)
+    def adapt_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
+        """One step of `adapt` or `onboard`: plain SGD on the model."""
+        return ctx.apply(model, "params", ctx.grad(model, "params", batch))
 
-    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
-        """Named numbers about a client's state, reported with its metrics."""
+    def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
+        """Named numbers about the slots that a client keeps, reported with its metrics."""
         return {}
-
-
-def running_stats(ctx: Context, view: Slots, batch: Batch) -> Tree:
-    """The buffers after one more batch of a pass in which all batches of the client count alike."""
-    momentum = ctx.task.stat_momentum
-    blank = {n: torch.zeros_like(leaf) if n in momentum else leaf for n, leaf in view["buffers"].items()}
-    after = ctx.task.forward(view["params"], blank, batch.x, train=True).buffers
-    share = 1.0 / (ctx.step + 1)
-    seen = {n: tree.mix({n: after[n] / factor}, view["buffers"], share)[n] for n, factor in momentum.items()}
-    return {**view["buffers"], **seen}
 
 
 @dataclass(frozen=True)
 class Wrapper(Method):
-    """A method that rides on another: it delegates everything, and touches only `params`, its mask and its
-    own slots. Subclasses override a function and call `self.inner`'s."""
+    """A method around another. Every function is the inner method's; a subclass overrides some and calls those of
+    `self.inner`. It acts on `params`, its mask and its own slots only. `step` is not passed on: phases carry their
+    steps, so a wrapper changes them in `phases`, or watches them in `optimizer_step`."""
 
     inner: Method
 
-    kind: ClassVar[str] = "wrapper"
-    adds: ClassVar[tuple[str, ...]] = ()
-    """The slots that the wrapper itself sends."""
     touches_model: ClassVar[bool] = True
     """Whether it acts on the one federated model, which some methods do not have."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.touches_model and self.inner.unwrappable:
-            raise ComposeError(f"{self.name} cannot ride on {self.inner.name}: {self.inner.unwrappable}")
+        if self.touches_model and self.inner.refuses.wrapping:
+            raise ComposeError(f"{self.name} cannot wrap {self.inner.name}: {self.inner.refuses.wrapping}")
 
     @property
-    def sends(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What the inner method sends, and what the wrapper adds."""
-        return self.inner.sends + self.adds
+    def identity_tolerance(self) -> float:  # type: ignore[override]
+        """The inner method's."""
+        return self.inner.identity_tolerance
+
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]
+        """The inner method's."""
+        return self.inner.needs
+
+    @property
+    def refuses(self) -> Refuses:  # type: ignore[override]
+        """The inner method's."""
+        return self.inner.refuses
+
+    @property
+    def one_model(self) -> bool:  # type: ignore[override]
+        """The inner method's."""
+        return self.inner.one_model
+
+    @property
+    def watches_steps(self) -> bool:  # type: ignore[override]
+        """The inner method's."""
+        return self.inner.watches_steps
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The inner method's; a wrapper adds its own."""
+        return self.inner.slots
+
+    def private_names(self, task: Task) -> frozenset[str]:
+        """The inner method's."""
+        return self.inner.private_names(task)
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        """The inner method's."""
+        return self.inner.modules(task)
+
+    def variant(self, index: int) -> Hashable:
+        """The inner method's."""
+        return self.inner.variant(index)
+
+    def check(self, task: Task) -> None:
+        """The inner method's."""
+        self.inner.check(task)
+
+    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
+        """The inner method's, and the slots that the wrapper sends down."""
+        sent = self.inner.download(ctx, server, ids)
+        own = {name: server[name] for name, slot in self.slots.items() if slot.down and name not in self.inner.slots}
+        return Download({**sent.shared, **own}, sent.each) if own else sent
+
+    def summand(self, ctx: ServerContext, server: Slots, upload: Upload) -> Upload:
+        """The inner method's."""
+        return self.inner.summand(ctx, server, upload)
+
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """The inner method's."""
+        return self.inner.aggregate(ctx, server, sums, each)
+
+    def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
+        """The inner method's."""
+        return self.inner.server_records(ctx, server)
+
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The inner method's."""
+        return self.inner.prepare(ctx, work)
+
+    def phases(self, ctx: ClientContext) -> Sequence[Phase]:
+        """The inner method's."""
+        return self.inner.phases(ctx)
+
+    def optimizer_step(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
+        """The inner method's."""
+        return self.inner.optimizer_step(ctx, work, slot, grad, batch, lr)
+
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The inner method's."""
+        return self.inner.finish(ctx, work)
+
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The inner method's."""
+        return self.inner.personal_model(ctx, work)
+
+    def predict(self, ctx: ClientContext, model: Slots, x: Tensor) -> Tensor:
+        """The inner method's."""
+        return self.inner.predict(ctx, model, x)
+
+    def adapt(self, ctx: ClientContext) -> Sequence[Phase]:
+        """The inner method's."""
+        return self.inner.adapt(ctx)
+
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
+        """The inner method's."""
+        return self.inner.onboard(ctx)
+
+    def adapt_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
+        """The inner method's."""
+        return self.inner.adapt_step(ctx, model, batch)
+
+    def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
+        """The inner method's."""
+        return self.inner.client_records(ctx, client)
 
 
-def _delegated(name: str) -> Any:
-    def call(self: Wrapper, *args: Any, **named: Any) -> Any:
-        return getattr(self.inner, name)(*args, **named)
-
-    call.__doc__ = f"The inner method's `{name}`."
-    return call
-
-
-def _inherited(name: str) -> Any:
-    return property(lambda self: getattr(self.inner, name), doc=f"The inner method's `{name}`.")
+def unwrap(method: Method) -> Method:
+    """The innermost method."""
+    while isinstance(method, Wrapper):
+        method = method.inner
+    return method
 
 
-_FACTS = (
-    "identity_tolerance needs unwrappable loop_only one_network norm_stats eval_batch min_batch holdout setup_rounds"
-)
-for _name in _FACTS.split():
-    setattr(Wrapper, _name, _inherited(_name))
-for _name, _held in vars(Method).items():
-    if callable(_held) and not _name.startswith("_") and _name != "average":
-        setattr(Wrapper, _name, _delegated(_name))
-
-
-def overrides(method: Method, name: str) -> bool:
-    """Whether a method, at any level of wrapping, has its own version of one of the contract's functions."""
-    base: type[Method] = Wrapper if isinstance(method, Wrapper) else Method
-    own = getattr(type(method), name) is not getattr(base, name)
-    return own or (isinstance(method, Wrapper) and overrides(method.inner, name))
+def predicts_its_own_way(method: Method) -> bool:
+    """Whether predictions are more than the network's outputs: of an ensemble, a gated model, or other features."""
+    own = type(method).predict not in (Method.predict, Wrapper.predict)
+    return own or (isinstance(method, Wrapper) and predicts_its_own_way(method.inner))
 
 
 methods: Registry[Method] = Registry("method", Method, "idiolect.methods")

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 import torch
 
-from ..contract.method import Download
+from ..contract import Download
 from ..core.options import Options, option
 from ..core.registry import Registry, describe
 from .loop import Engine, Loop
 from .machine import cores
 from .plan import Plan
 from .processes import Workers
-from .stacking import fitting_chunk, obstacle
+from .slots import first_server
+from .stacking import fit_chunk, why_not_stackable
 
 log = logging.getLogger("idiolect")
 
@@ -68,10 +69,10 @@ class VectorChoice(Choice):
 
     def make(self, plan: Plan) -> Engine:
         """A pool of processes that stack clients; plain workers where the plan cannot be traced."""
-        if problem := obstacle(plan):
+        if problem := why_not_stackable(plan):
             log.warning("the vector engine runs these clients one by one: %s", problem)
             return Workers(plan, self.count)
-        return Workers(plan, self.count, self.chunk or fitting_chunk(plan))
+        return Workers(plan, self.count, self.chunk or fit_chunk(plan))
 
 
 @engines.register("auto")
@@ -96,15 +97,15 @@ def calibrate(plan: Plan, clients: int = 24) -> tuple[str, dict[str, float]]:
 
     Nothing is kept of what they compute. A run that is over in seconds stays with the loop, whose start is free.
     """
-    ids = plan.method.select(plan.server(0))[:clients]
+    ids = plan.participants(0)[:clients]
     server = plan.server(0)
-    message = plan.method.download(server, plan.method.server_init(server), ids)
+    message = plan.method.download(server, first_server(server), ids)
     quick = min(timed(Loop(plan), ids[:4], message) for _ in range(3))
     if quick * len(plan.data.seen) * plan.participation * plan.rounds < WORTHWHILE:
         return "loop", {"loop": quick}
     candidates = [f"workers(count={cores()})"] if cores() > 1 else ["loop"]
-    if not obstacle(plan):
-        candidates.append(f"vector(chunk={fitting_chunk(plan)}, count={cores()})")
+    if not why_not_stackable(plan):
+        candidates.append(f"vector(chunk={fit_chunk(plan)}, count={cores()})")
     seconds = {}
     for text in candidates:
         engine = engines.build(text).make(plan)

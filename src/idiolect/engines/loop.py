@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from ..contract.method import Download
-from ..core.tree import Slots
-from .client import Outcome, Score, evaluate, train
+from ..contract import Download, Slots
+from .client_evaluation import Score, evaluate
+from .client_round import Outcome, train
 from .plan import Plan
 
 States = Mapping[int, Slots | None]

@@ -3,6 +3,7 @@ Every engine, and a client on another machine, is given one and builds its conte
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,14 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..contract.context import Context, ServerContext
-from ..contract.method import Method
+from ..contract import ClientContext, Method, ServerContext, Training
 from ..core.errors import ModelError
 from ..core.randomness import generator, torch_seed
 from ..data import Client, Federation
 from ..task.network import Net
-from ..task.optimizers import SGD, Optimizer
-from ..task.schedules import Schedule
 from ..task.task import Task
 
 
@@ -40,7 +38,7 @@ class Part(NamedTuple):
         return x.to(self.device), y.to(self.device)
 
 
-def together(parts: Sequence[Part]) -> tuple[Tensor, Tensor]:
+def join_parts(parts: Sequence[Part]) -> tuple[Tensor, Tensor]:
     """Inputs and targets of several parts, one after another; where they lie in one array, copied only once."""
     first = parts[0].client
     if all(each.client.x is first.x and each.client.y is first.y and each.client.shift is None for each in parts):
@@ -57,8 +55,10 @@ class Plan:
         method: the method, outermost wrapper first.
         tasks: the model; several where clients have different networks.
         data: the federation.
-        models: for each client its network's position in `tasks`; empty where there is one.
-        norm_stats, norm_affine: policies for normalisation; None takes the method's.
+        rounds: how many rounds there are.
+        training: how clients train.
+        participation: the share of clients that take part in a round.
+        networks: for each client its network's position in `tasks`; empty where there is one.
         after_local: also evaluate participants right after local training.
     """
 
@@ -66,74 +66,73 @@ class Plan:
     tasks: tuple[Task, ...]
     data: Federation
     rounds: int
-    optimizer: Optimizer = field(default_factory=SGD)
-    schedule: Schedule = field(default_factory=Schedule)
-    lr: float = 0.05
-    local_epochs: int = 1
-    batch_size: int = 32
+    training: Training = field(default_factory=Training)
     participation: float = 1.0
-    weighting: str = "samples"
-    seed: int = 0
-    models: tuple[int, ...] = ()
-    norm_stats: str | None = None
-    norm_affine: str = "shared"
-    device: str = "cpu"
+    networks: tuple[int, ...] = ()
     after_local: bool = False
 
     def __post_init__(self) -> None:
-        if self.method.one_network and len(self.tasks) > 1:
+        reason = self.method.refuses.other_networks
+        if reason and len(self.tasks) > 1:
             raise ModelError(
-                f"{self.method.name}: {self.method.one_network}, so all clients need the same network, but they have "
+                f"{self.method.name}: {reason}, so all clients need the same network, but they have "
                 f"{len(self.tasks)}; give one model"
             )
+
+    @property
+    def device(self) -> str:
+        """Where tensors live."""
+        return self.training.device
 
     @cached_property
     def nets(self) -> Mapping[str, Net]:
         """The method's extra networks, initialised alike everywhere."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(self.seed, "modules"))
+            torch.manual_seed(torch_seed(self.training.seed, "modules"))
             nets = {name: Net(module) for name, module in self.method.modules(self.tasks[0]).items()}
         for net in nets.values():
             net.to(self.device)
         return nets
 
-    def context(self, index: int, round: int, newcomer: bool = True) -> Context:
+    def context(self, index: int, round: int, newcomer: bool = True) -> ClientContext:
         """The context of one client in one round."""
-        task = self.tasks[self.models[index] if self.models else 0]
-        return Context(
+        samples, class_counts = self.facts(index)
+        return ClientContext(
             method=self.method,
-            task=task,
+            task=self.tasks[self.networks[index] if self.networks else 0],
             nets=self.nets,
-            optimizer=self.optimizer,
-            lr=self.lr * self.schedule.factor(max(round, 0), self.rounds),
+            training=self.training,
             round=round,
             rounds=self.rounds,
-            seed=self.seed,
             index=index,
             variant=self.method.variant(index),
             newcomer=newcomer,
-            samples=self.facts(index)[0],
-            counts=self.facts(index)[1],
-            norm_stats=self.norm_stats or self.method.norm_stats,
-            norm_affine=self.norm_affine,
+            samples=samples,
+            class_counts=class_counts,
         )
 
     def server(self, round: int) -> ServerContext:
         """The server's context in one round."""
         return ServerContext(
             method=self.method,
-            tasks=self.tasks,
+            task=self.tasks[0],
             nets=self.nets,
-            clients=self.data.seen,
+            training=self.training,
             round=round,
             rounds=self.rounds,
-            seed=self.seed,
-            participation=self.participation,
-            weighting=self.weighting,
-            model_of=dict(enumerate(self.models)),
-            norm_stats=self.norm_stats or self.method.norm_stats,
-            norm_affine=self.norm_affine,
+            tasks=self.tasks,
+            clients=self.data.seen,
+            network_of=dict(enumerate(self.networks)),
         )
+
+    def participants(self, round: int) -> Sequence[int]:
+        """The clients that take part in a round: a uniform share, all of them during set-up."""
+        clients = self.data.seen
+        if round < 0:
+            return clients
+        count = max(1, builtins.round(self.participation * len(clients)))
+        chosen = generator(self.training.seed, "select", round).choice(len(clients), size=count, replace=False)
+        return sorted(clients[at] for at in chosen)
 
     def part(self, index: int, which: str) -> Part:
         """A client's data, not yet gathered: `train` and `holdout` share one split, `public` is everybody's."""
@@ -144,9 +143,9 @@ class Plan:
             return Part(Client("public", x, y, everything, everything[:0], everything[:0]), everything, self.device)
         client = self.data.clients[index]
         positions = getattr(client, "train" if which == "holdout" else which).long()
-        if which in ("train", "holdout") and self.method.holdout > 0:
-            order = torch.from_numpy(generator(self.seed, "holdout", index).permutation(len(positions)))
-            cut = min(round(self.method.holdout * len(positions)), len(positions) - 1)
+        if which in ("train", "holdout") and self.method.needs.holdout > 0:
+            order = torch.from_numpy(generator(self.training.seed, "holdout", index).permutation(len(positions)))
+            cut = min(round(self.method.needs.holdout * len(positions)), len(positions) - 1)
             positions = positions[order[:cut] if which == "holdout" else order[cut:].sort().values]
         elif which == "holdout":
             positions = positions[:0]

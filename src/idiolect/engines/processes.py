@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract.method import Download, Upload
+from ..contract import Download, Slots, Upload
 from ..core import tree
 from ..core.errors import IdiolectError
-from ..core.tree import Slots
 from ..kernels.convolutions import speed_up
-from .client import Outcome, Score, evaluate_group, train
+from .client_evaluation import Score, evaluate_group
+from .client_round import Outcome, train
 from .loop import States
 from .machine import cores, tune_allocator
 from .plan import Plan
@@ -87,9 +87,9 @@ class Workers:
         ids = sorted(states, key=lambda i: -len(self.plan.data.clients[i]))
         if self.chunk:
             # Stacks do not depend on the number of workers, so that this changes no bit, but suffice for several.
-            groups = falling(ids, 3, min(self.chunk, max(4, -(-len(ids) // 8))), least=4)
+            groups = shrinking_groups(ids, 3, min(self.chunk, max(4, -(-len(ids) // 8))), least=4)
         else:
-            groups = falling(ids, 4 * self.count, largest=8)
+            groups = shrinking_groups(ids, 4 * self.count, largest=8)
         fetch = lambda wanted: {i: states[i] for i in wanted}  # noqa: E731
         for worker, results in self._drive("train", round, groups, fetch, download, False):
             box = self._outboxes[worker]
@@ -174,11 +174,11 @@ class Workers:
         self._started = False
 
 
-def falling(ids: Sequence[int], parts: int, largest: int, least: int = 1) -> list[Sequence[int]]:
+def shrinking_groups(ids: Sequence[int], parts: int, largest: int, least: int = 1) -> list[Sequence[int]]:
     """Groups that become smaller, each one of so many parts of what is left, so that all workers end at about the same
     time.
 
-    >>> [len(group) for group in falling(range(100), 3, largest=13, least=4)]
+    >>> [len(group) for group in shrinking_groups(range(100), 3, largest=13, least=4)]
     [13, 13, 13, 13, 13, 12, 8, 5, 4, 4, 2]
     """
     groups, left = [], ids

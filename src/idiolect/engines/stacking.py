@@ -13,16 +13,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..contract.context import Context, LossFn
-from ..contract.method import Download, Phase, Upload, overrides
+from ..contract.context import ClientContext
+from ..contract.gradients import Autograd, Grad, LossFn
+from ..contract.messages import Download, Upload
+from ..contract.method import Method
+from ..contract.phase import Phase
 from ..core import tree
 from ..core.randomness import generator
 from ..core.tree import Slots, Tree
-from ..kernels import dense_of
+from ..kernels import Dense, dense_of
 from ..task.optimizers import SGD
 from ..task.task import Batch, Scored
-from .client import Outcome, Passes, after_training, batches, fresh_optimizer, order, passes, train
-from .plan import Part, Plan, together
+from .client_round import Outcome, score_after_training, train
+from .phases import Passes, batches, count_passes, draw_order, fresh_optimizer
+from .plan import Part, Plan, join_parts
+from .slots import first_client, gather, keep_and_send
 
 States = Mapping[int, Slots | None]
 # Steps that are gathered and traced at once: enough to pay for the tracing, few enough to stay in the cache.
@@ -31,10 +36,10 @@ _NO_RULE = (nn.RNNBase, nn.RNNCellBase)
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
-def obstacle(plan: Plan) -> str:
+def why_not_stackable(plan: Plan) -> str:
     """Why a plan's clients cannot be traced at once; an empty string if they can."""
-    if plan.method.loop_only:
-        return f"{plan.method.name}: {plan.method.loop_only}"
+    if plan.method.refuses.stacking:
+        return f"{plan.method.name}: {plan.method.refuses.stacking}"
     nets = [*(task.net for task in plan.tasks), *plan.nets.values()]
     for each in (module for net in nets for module in net.module.modules()):
         if isinstance(each, _NO_RULE):
@@ -44,15 +49,27 @@ def obstacle(plan: Plan) -> str:
     return ""
 
 
-def functional_grad(loss: LossFn, leaves: Slots) -> tuple[Slots, Scored]:
-    """Differentiate in a way that can be traced for many clients."""
+class Functional(Autograd):
+    """Gradients that can be traced for many clients at once; of a small dense network by matrix products."""
 
-    def value(part: Slots) -> tuple[Tensor, Scored]:
-        scored = loss(part)
-        return scored.loss, scored
+    def __init__(self, dense: Dense | None = None) -> None:
+        self.dense = dense
 
-    grads, scored = torch.func.grad(value, has_aux=True)(leaves)
-    return grads, scored
+    def of_loss(self, loss: LossFn, leaves: Slots) -> tuple[Slots, Scored]:
+        """The gradient of a loss by `torch.func.grad`."""
+
+        def value(part: Slots) -> tuple[Tensor, Scored]:
+            scored = loss(part)
+            return scored.loss, scored
+
+        grads, scored = torch.func.grad(value, has_aux=True)(leaves)
+        return grads, scored
+
+    def of_task(self, ctx: ClientContext, slot: str, params: Tree, buffers: Tree, batch: Batch) -> Grad:
+        """The gradient of the task's own loss."""
+        if self.dense is None:
+            return super().of_task(ctx, slot, params, buffers, batch)
+        return self.dense.grad(slot, params, batch, ctx.phase.part)
 
 
 @dataclass
@@ -60,7 +77,7 @@ class Member:
     """One client of a stack: its context, slots and the number of samples it has."""
 
     index: int
-    ctx: Context
+    ctx: ClientContext
     state: Slots
     newcomer: bool
     samples: int
@@ -92,14 +109,13 @@ def grouped(plan: Plan, round: int, states: States, download: Download) -> list[
     """
     nets = [*(task.net for task in plan.tasks), *plan.nets.values()]
     norm = any(isinstance(each, nn.modules.batchnorm._BatchNorm) for net in nets for each in net.module.modules())
-    exact = norm or plan.method.min_batch > 1 or not all(task.per_sample for task in plan.tasks)
+    exact = norm or plan.method.needs.min_batch > 1 or not all(task.per_sample for task in plan.tasks)
     groups: dict[Hashable, list[Member]] = {}
     for index in sorted(states):
         state = states[index]
         ctx = plan.context(index, round, newcomer=state is None)
-        ctx.backend = functional_grad
         samples = int(ctx.samples)
-        slots = plan.method.client_init(ctx) if state is None else state
+        slots = first_client(ctx) if state is None else state
         key = (
             id(ctx.task),
             ctx.variant,
@@ -119,7 +135,7 @@ def _shape(slots: Slots) -> Hashable:
 def schedule(plan: Plan, member: Member) -> dict[Phase, Passes]:
     """How one client passes over each phase's data."""
     phases = plan.method.phases(member.ctx)
-    return {phase: passes(plan, phase, member.ctx.task, _length(plan, member, phase)) for phase in phases}
+    return {phase: count_passes(plan, phase, member.ctx.task, _length(plan, member, phase)) for phase in phases}
 
 
 def _length(plan: Plan, member: Member, phase: Phase) -> int:
@@ -130,71 +146,81 @@ class Stack:
     """Some clients of one shape going through a round together."""
 
     def __init__(self, plan: Plan, members: Sequence[Member], download: Download) -> None:
-        self.plan, self.members, self.ctx = plan, members, members[0].ctx
+        self.plan, self.members = plan, members
+        self.dense = dense_of(members[0].ctx.task)
+        self.ctx = replace(members[0].ctx, gradients=Functional(self.dense))
         self.shared = download.shared
         self.each = stacked([download.each.get(m.index, {}) for m in members])
         self.state = stacked([m.state for m in members])
         self.samples = torch.stack([m.ctx.samples for m in members])
-        self.counts = torch.stack([m.ctx.counts for m in members])
-        self.dense = dense_of(self.ctx.task)
-        if self.dense is not None:
-            self.ctx.written = self.dense.grad
+        self.class_counts = torch.stack([m.ctx.class_counts for m in members])
 
     def run(self) -> Iterator[tuple[int, Outcome]]:
-        """Begin, all phases, end; then one outcome per client."""
-        method, steps = self.plan.method, [0] * len(self.members)
-        work = self.traced(self._begin)(self.state, self.each)
+        """Prepare, all phases, finish; then one outcome per client."""
+        steps = [0] * len(self.members)
+        work = self.trace(self._prepare)(self.state, self.each)
         zero = torch.zeros(len(self.members), device=self.plan.device)
         work["log"] = {"loss": zero, "samples": zero}
-        for phase in method.phases(self.ctx):
-            self.ctx.phase, self.ctx.epoch, self.ctx.step = phase, 0, 0
-            work = self.traced(self._enter)(work)
+        for phase in self.plan.method.phases(self.ctx):
+            ctx = replace(self.ctx, phase=phase)
+            work = self.trace(self._before, ctx)(work)
             plain = self.dense if is_plain(self.plan, phase) else None
             if plain is not None:
                 work = {**work, "params": owned(work["params"]), "log": owned(work["log"])}
             for run in Feeder(self, phase).runs():
                 if plain is not None:  # the largest clients come first, so that rows are always the first ones
-                    plain.steps_(self.ctx, work, Batch(*run.drawn[0]))
+                    plain.steps_(work["params"], work["log"], Batch(*run.drawn[0]), phase.part, ctx.lr)
                 else:
-                    steps_of_run = self.traced(partial(self._steps, run), run.rows, 1)
+                    steps_of_run = self.trace(partial(self._steps, run), ctx, run.rows, 1)
                     work = merged(work, steps_of_run(sliced(work, run.rows), run.drawn, run.noise), run.rows)
                 for row in run.rows if phase.slots else ():
                     steps[row] += run.steps
-        after, slots, masks = self.traced(self._end)(self.state, work)
+        after, slots, masks, finished = self.trace(self._finish)(self.state, work)
         samples = work["log"]["samples"]
         loss = work["log"]["loss"] / samples
         for row, member in enumerate(self.members):
             upload = Upload(taken(slots, row), taken(masks, row))
-            state = taken(after, row)
-            scores = after_training(self.plan, member.ctx, state, taken(work, row))
-            yield member.index, Outcome(state, upload, float(loss[row]), steps[row], int(samples[row]), scores)
+            scores = score_after_training(self.plan, member.ctx, taken(finished, row))
+            yield (
+                member.index,
+                Outcome(taken(after, row), upload, float(loss[row]), steps[row], int(samples[row]), scores),
+            )
 
-    def _begin(self, ctx: Context, state: Slots, each: Slots) -> Slots:
-        return self.plan.method.begin(ctx, state, {**self.shared, **each})
+    def _prepare(self, ctx: ClientContext, state: Slots, each: Slots) -> Slots:
+        return self.plan.method.prepare(ctx, gather(ctx, state, {**self.shared, **each}))
 
-    def _enter(self, ctx: Context, work: Slots) -> Slots:
-        work = self.plan.method.enter(ctx, work)
-        return {**fresh_optimizer(ctx, ctx.phase, work), **work}
+    def _before(self, ctx: ClientContext, work: Slots) -> Slots:
+        if ctx.phase.before is not None:
+            work = ctx.phase.before(ctx, work)
+        return {**fresh_optimizer(ctx, work), **work}
 
-    def _steps(self, run: Run, ctx: Context, work: Slots, drawn: Any, noise: Tree) -> Slots:
-        ctx.epoch = run.epoch
+    def _steps(self, run: Run, ctx: ClientContext, work: Slots, drawn: Any, noise: Tree) -> Slots:
         for step in range(run.steps):
-            ctx.step, ctx.noise = run.first + step, {name: leaf[step] for name, leaf in noise.items()}
+            noise_now = {name: leaf[step] for name, leaf in noise.items()}
+            here = replace(ctx, epoch=run.epoch, step=run.first + step, noise=noise_now)
             batch = [Batch(*(leaf[step] for leaf in leaves)) for leaves in drawn]
-            work = self.plan.method.step(ctx, work, batch[0] if len(batch) == 1 else tuple(batch))  # type: ignore[arg-type]
+            work = ctx.phase.step(here, work, batch[0] if len(batch) == 1 else tuple(batch))
         return work
 
-    def _end(self, ctx: Context, state: Slots, work: Slots) -> tuple[Slots, Slots, Slots]:
-        after, upload = self.plan.method.end(ctx, state, work)
-        return after, upload.slots, upload.masks
+    def _finish(self, ctx: ClientContext, state: Slots, work: Slots) -> tuple[Slots, Slots, Slots, Slots]:
+        work = self.plan.method.finish(ctx, work)
+        after, upload = keep_and_send(ctx, state, work)
+        return after, upload.slots, upload.masks, work if self.plan.after_local else {}
 
-    def traced(self, function: Callable[..., Any], rows: list[int] | None = None, axis: int = 0) -> Callable[..., Any]:
+    def trace(
+        self,
+        function: Callable[..., Any],
+        ctx: ClientContext | None = None,
+        rows: list[int] | None = None,
+        axis: int = 0,
+    ) -> Callable[..., Any]:
         """`function(ctx, slots, ...)` of one client, for all clients (or some rows of them) at once; what follows the
         slots has clients on `axis`."""
-        samples, counts = (each if rows is None else _rows(each, rows) for each in (self.samples, self.counts))
+        here = self.ctx if ctx is None else ctx
+        samples, counts = (leaf if rows is None else _rows(leaf, rows) for leaf in (self.samples, self.class_counts))
 
-        def one(samples: Tensor, counts: Tensor, *args: Any) -> Any:
-            return function(replace(self.ctx, samples=samples, counts=counts), *args)
+        def one(samples: Tensor, class_counts: Tensor, *args: Any) -> Any:
+            return function(replace(here, samples=samples, class_counts=class_counts), *args)
 
         return lambda slots, *rest: torch.func.vmap(one, (0, 0, 0, *(axis for _ in rest)))(
             samples, counts, slots, *rest
@@ -225,7 +251,7 @@ class Feeder:
         if self.phase.steps is not None:
             yield from self._counted()
             return
-        epochs = self.plan.local_epochs if self.phase.epochs is None else self.phase.epochs
+        epochs = self.plan.training.epochs if self.phase.epochs is None else self.phase.epochs
         size, longest = self.passes[0].size, max(p.samples for p in self.passes)
         per_epoch = [p.per_epoch for p in self.passes]
         full = min(longest // size, max(per_epoch))  # the step after these is narrower
@@ -244,8 +270,7 @@ class Feeder:
         parts = []
         for member, each in zip(self.stack.members, self.passes, strict=True):
             part = self.plan.part(member.index, self.phase.data)
-            member.ctx.phase = self.phase
-            chosen = order(self.plan, member.ctx, part.size, each.samples, draw, epoch)
+            chosen = draw_order(replace(member.ctx, phase=self.phase), part.size, each.samples, draw, epoch)
             parts.append(part._replace(positions=part.positions[chosen]))
         return parts
 
@@ -255,7 +280,7 @@ class Feeder:
         width = (places.stop - places.start) // steps
         filled = [_filled(part.positions[places], width * steps) for part in parts]
         cuts = torch.stack(filled).view(len(parts), steps, width).transpose(0, 1).flatten(0, 1)
-        x, y = together([part._replace(positions=cut) for part, cut in zip([*parts] * steps, cuts, strict=True)])
+        x, y = join_parts([part._replace(positions=cut) for part, cut in zip([*parts] * steps, cuts, strict=True)])
         ends = torch.tensor([part.size for part in parts], device=self.plan.device).view(-1, 1)
         at = torch.arange(places.start, places.stop, device=self.plan.device).view(steps, 1, width)
         return *(leaf.view(steps, len(parts), width, *leaf.shape[1:]) for leaf in (x, y)), (at < ends).float()
@@ -265,7 +290,7 @@ class Feeder:
             return lambda rows, steps: {}
         size, longest = self.passes[0].size, max(p.samples for p in self.passes)
         generators = [
-            generator(self.plan.seed, f"noise {self.phase.name}", self.ctx.round, m.index, epoch)
+            generator(self.plan.training.seed, f"noise {self.phase.name}", self.ctx.round, m.index, epoch)
             for m in self.stack.members
         ]
 
@@ -286,15 +311,12 @@ class Feeder:
 
     def _counted(self) -> Iterator[Run]:
         """Phases of a fixed number of steps: clients pass over their data at their own pace."""
-        streams = []
-        for member in self.stack.members:
-            member.ctx.phase = self.phase
-            streams.append(batches(self.plan, member.ctx, 0))
+        streams = [batches(self.plan, replace(member.ctx, phase=self.phase), 0) for member in self.stack.members]
         for step in range(self.phase.steps or 0):
             found = [next(stream, None) for stream in streams]
             rows = [row for row, each in enumerate(found) if each is not None]
-            drawn = [each for each in found if each is not None]
-            noise = tree.stack([tree.stack([self.stack.members[row].ctx.noise for row in rows])])
+            drawn = [batch for _, batch in filter(None, found)]
+            noise = tree.stack([tree.stack([ctx.noise for ctx, _ in filter(None, found)])])
             given = [each if self.phase.draws > 1 else (each,) for each in drawn]
             size = max(len(batch.x) for each in given for batch in each)
             columns = [[_padded(each[draw], size) for each in given] for draw in range(self.phase.draws)]
@@ -349,7 +371,7 @@ def taken(slots: Slots, row: int) -> Slots:
     return {slot: {n: leaf[row] for n, leaf in leaves.items()} for slot, leaves in slots.items()}
 
 
-def fitting_chunk(plan: Plan, budget: int = 64 << 20) -> int:
+def fit_chunk(plan: Plan, budget: int = 64 << 20) -> int:
     """How many clients to stack: as many as keep a stack of models within a few caches, at most 32."""
     size = 4 * sum(leaf.numel() for leaf in plan.tasks[0].net.params.values())
     return max(1, min(32, math.floor(budget / max(1, size))))
@@ -358,4 +380,5 @@ def fitting_chunk(plan: Plan, budget: int = 64 << 20) -> int:
 def is_plain(plan: Plan, phase: Phase) -> bool:
     """Whether every step of a phase is one of plain SGD on the model, over the training data."""
     usual = phase.slots == ("params",) and phase.data == "train" and phase.steps is None and phase.draws == 1
-    return usual and plan.optimizer == SGD() and not any(overrides(plan.method, name) for name in ("step", "update"))
+    own_step = getattr(phase.step, "__func__", None) is not Method.step
+    return usual and plan.training.optimizer == SGD() and not own_step and not plan.method.watches_steps

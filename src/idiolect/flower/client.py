@@ -18,7 +18,9 @@ from ..core import codec
 from ..core.errors import IdiolectError, InputError
 from ..core.tree import Slots
 from ..engines import Plan
-from ..engines.client import evaluate, train
+from ..engines.client_evaluation import evaluate
+from ..engines.client_round import train
+from ..engines.slots import first_client, gather
 from ..runs.api import weights_hash
 from ..runs.store import Row, Store
 from .messages import Parcel, Value, write_scores
@@ -116,7 +118,8 @@ class Desk:
         download = ask.slots()[0]
         scores = evaluate(self.plan, self.index, round, state, download, unseen)
         ctx = self.plan.context(self.index, round, newcomer=state is None)
-        view = self.plan.method.view(ctx, self.plan.method.client_init(ctx) if state is None else state, download)
+        work = gather(ctx, first_client(ctx) if state is None else state, download, training=False)
+        view = self.plan.method.personal_model(ctx, work)
         cohort = "unseen" if unseen else "seen"
         rows: list[Row] = [(round, self.index, cohort, s.point, s.split, s.metric, s.value, s.samples) for s in scores]
         facts = {"client": self.index, "unseen": unseen, "last": round, "selected": ask.head.get("selected", NONE)}

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ..core import codec
 from ..core.errors import InputError
 from ..core.tree import Slots
-from ..engines.client import Score
+from ..engines.client_evaluation import Score
 
 Value = int | float | str | bool
 T = TypeVar("T", int, float, str, bool)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from ..core.errors import InputError, RunFolderError
-from ..engines.client import tuned_view
+from ..engines.client_evaluation import adapt_model
 from ..runs.export import Personal, about, scores_at
 from ..runs.store import Store
 from .project import Project
@@ -46,7 +46,7 @@ def personal_of(folder: Path, project: Project | None = None, last: bool = False
     plan = project.plan(config, project.federation(config, deployment, index))
     ctx = plan.context(index, at, newcomer=False)
     with torch.random.fork_rng(devices=[]):
-        view = tuned_view(plan, ctx, view, unseen) or view
+        view = adapt_model(plan, ctx, view, unseen) or view
     which = "selected by validation" if at == selected else "the newest that this client has"
     facts = about(plan, config.hash, index, at, newest, which)
     return Personal(plan, index, view, facts, scores_at(rows, index, at))

@@ -11,13 +11,15 @@ from dataclasses import replace
 
 import torch
 
-from ..contract.method import Download, Upload
+from ..contract import Download, Upload
 from ..core import codec
 from ..core.errors import IdiolectError, InputError
 from ..core.tree import Slots
 from ..engines import Plan
-from ..engines.client import Outcome, Score, train
+from ..engines.client_evaluation import Score
+from ..engines.client_round import Outcome, train
 from ..engines.loop import States
+from ..engines.slots import sent_names
 from ..runs.store import Store
 from .membership import Roster
 from .messages import Parcel, Value, one_line, read_scores
@@ -41,7 +43,7 @@ class FlowerEngine:
     def __init__(self, plan: Plan, roster: Roster, store: Store, deployment: Deployment) -> None:
         self.plan, self.roster, self.store, self.deployment = plan, roster, store, deployment
         probes = blank(describe_data(plan.data, 0), len(plan.data), plan.data.unseen, {}, public=plan.data.public)
-        self._probe = replace(plan, data=probes, local_epochs=1, batch_size=PROBE)
+        self._probe = replace(plan, data=probes, training=replace(plan.training, epochs=1, batch_size=PROBE))
 
     def train(self, round: int, states: States, download: Download) -> Iterator[tuple[int, Outcome]]:
         """Ask clients for their part of a round until enough have answered."""
@@ -193,7 +195,7 @@ class Fits:
 
     def check(self, index: int, slots: Slots) -> None:
         """Raise `InputError` unless slots look like an upload of this client."""
-        if extra := slots.keys() - set(self.probe.method.sends):
+        if extra := slots.keys() - sent_names(self.probe.method):
             raise InputError(f"it sent {', '.join(sorted(extra))}, which the method does not declare")
         found = signature(slots)
         expected = self._expected(index)
@@ -205,7 +207,7 @@ class Fits:
 
     def _expected(self, index: int) -> list[Signature]:
         plan = self.probe
-        model = plan.models[index] if plan.models else 0
+        model = plan.networks[index] if plan.networks else 0
         key = (model, plan.method.variant(index), signature(self.download.each.get(index, {})))
         if key not in self._known:
             new = train(plan, index, self.round, None, self.download.of(index))

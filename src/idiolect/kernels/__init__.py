@@ -4,6 +4,6 @@
 nothing fits, everything runs as it is."""
 
 from .convolutions import speed_up
-from .dense import dense_of
+from .dense import Dense, dense_of
 
-__all__ = ["dense_of", "speed_up"]
+__all__ = ["Dense", "dense_of", "speed_up"]

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..contract.context import Context, Grad
-from ..core.tree import Slots, Tree
+from ..contract import Grad
+from ..core.tree import Tree
 from ..task.losses import cross_entropy
 from ..task.task import Batch, Scored, Task
 
@@ -94,15 +94,14 @@ class Dense:
         chosen = {name: grads[name] for name in params if part is None or name in part}
         return Grad({slot: chosen}, Scored(passed.loss, passed.logits, passed.inputs[-1], {}))
 
-    def steps_(self, ctx: Context, work: Slots, batches: Batch) -> None:
+    def steps_(self, params: Tree, log: Tree, batches: Batch, part: frozenset[str] | None, lr: float) -> None:
         """Plain SGD steps of the first clients of a stack, as many as batches [steps, clients, ...] have, in place."""
         counts = batches.weight.sum(2)
-        rows, part = counts.shape[1], ctx.phase.part
+        rows = counts.shape[1]
         trained = [part is None or layer.weight in part for layer in self.layers]
-        params = {name: leaf[:rows] for name, leaf in work["params"].items()}
-        losses = self.descend_(params, batches, trained, ctx.rate)
-        work["log"]["loss"][:rows] += (losses * counts).sum(0)
-        work["log"]["samples"][:rows] += counts.sum(0)
+        losses = self.descend_({name: leaf[:rows] for name, leaf in params.items()}, batches, trained, lr)
+        log["loss"][:rows] += (losses * counts).sum(0)
+        log["samples"][:rows] += counts.sum(0)
 
     def descend_(self, params: Tree, batches: Batch, trained: Sequence[bool], rate: float) -> Tensor:
         """The steps of `steps_`; gives the losses before each, [steps, clients]."""

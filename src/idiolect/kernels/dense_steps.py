@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch as tracing
 
-from ..contract.context import Grad
+from ..contract import Grad
 from ..core.tree import Tree
 from ..task.task import Batch, Scored
 from .dense import Dense

@@ -8,12 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.context import Context
-from ..contract.method import Method, Paper, Phase, Upload, register
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots, Tree
-from ..task.task import Batch
+from ..contract import About, Batch, ClientContext, Method, Phase, Slots, Tree, Upload, option, register, tree
 
 OWN = ("apfl.own", "apfl.own.buffers")
 
@@ -38,15 +33,11 @@ class APFL(Method):
     becomes 2 - 0.2 = 1.8, v becomes 4 - 0.1 * 0.5 * 3 = 3.85 and alpha 0.5 - 0.1 (4 - 2) 3 = -0.1, which is cut to 0.
     """
 
-    title: ClassVar[str] = "A learned mixture of a personal and the global model"
-    reveals: ClassVar[str] = "the shared model as trained"
-    stays: ClassVar[str] = "the personal model and the mixing weight"
-    paper: ClassVar[Paper] = Paper(
-        "Deng, Kamani, Mahdavi",
-        "Adaptive personalized federated learning",
-        "arXiv",
-        2020,
-        "arXiv:2003.13461",
+    about = About(
+        "A learned mixture of a personal and the global model",
+        paper="deng2020apfl",
+        reveals="the shared model as trained",
+        stays="the personal model and the mixing weight",
     )
     identities: ClassVar[dict[str, str]] = {
         "apfl(alpha=0, adaptive=false)": "fedavg",
@@ -57,12 +48,12 @@ class APFL(Method):
     adaptive: bool = option(True, help="learn alpha")
     alpha_lr: float | None = option(None, above=0.0, help="rate of alpha; none is the run's")
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """A place for the personal model, and alpha."""
         own = {OWN[0]: ctx.initial["params"], OWN[1]: ctx.initial["buffers"]}
         return {**super().client_init(ctx), **own, "apfl.share": {"alpha": torch.full_like(ctx.samples, self.alpha)}}
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The personal model of a client that trains for the first time starts from the received one."""
         work = super().begin(ctx, client, download)
         own = (
@@ -70,11 +61,11 @@ class APFL(Method):
         )
         return {**work, **own, "apfl.share": client["apfl.share"]}
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """One phase that trains both models."""
         return (Phase(slots=("params", OWN[0])),)
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """One step of w, v and alpha on one batch."""
         w, v, alpha = work["params"], work[OWN[0]], work["apfl.share"]["alpha"]
         slope = ctx.grad(work, OWN[0], batch, at=tree.mix(v, w, alpha))  # at the mixture
@@ -86,21 +77,21 @@ class APFL(Method):
         moved = alpha - rate * tree.dot(tree.sub(v, w), slope.tree)
         return {**work, "apfl.share": {"alpha": moved.clamp(0.0, 1.0)}}
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep v and alpha, send w."""
         client, upload = super().end(ctx, client, work)
         return {**client, **{slot: work[slot] for slot in (*OWN, "apfl.share")}}, upload
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The mixture with the newest w; a client that has never trained has no v yet and uses w."""
         shared = super().view(ctx, client, download)
         return shared if ctx.newcomer else mixture(client, shared)
 
-    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
         """The mixture with the client's own w."""
         return mixture(work, work)
 
-    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
+    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The share of the personal model."""
         return {"alpha": client["apfl.share"]["alpha"]}
 

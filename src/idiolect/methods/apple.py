@@ -10,13 +10,23 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.context import Context, ServerContext
-from ..contract.method import Download, Paper, Phase, Upload, register
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    Needs,
+    Phase,
+    Refuses,
+    ServerContext,
+    Slots,
+    Tree,
+    Upload,
+    option,
+    register,
+    tree,
+)
 from ..contract.parts.collection import Collection
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots, Tree
-from ..task.task import Batch
 
 # More than any other reason to ask for a core.
 NEVER_SEEN = 1e4
@@ -48,21 +58,16 @@ class APPLE(Collection):
     along 2 * 1 = 2 and 2 * 3 + 0.4 (0.25 - 0.5) = 5.9.
     """
 
-    title: ClassVar[str] = "Learned mixtures of all clients' core models"
-    reveals: ClassVar[str] = "the core model; under a cap, which cores it asks for; and its number of samples"
-    stays: ClassVar[str] = "the relations"
-    caution: ClassVar[str] = "all clients receive all cores, or those they ask for"
-    paper: ClassVar[Paper] = Paper(
-        "Luo, Wu",
-        "Adapt to adaptation: learning personalization for cross-silo federated learning",
-        "IJCAI",
-        2022,
-        "arXiv:2110.08394",
+    about = About(
+        "Learned mixtures of all clients' core models",
+        paper="luo2022apple",
+        reveals="the core model; under a cap, which cores it asks for; and its number of samples",
+        stays="the relations",
+        caution="all clients receive all cores, or those they ask for",
     )
+    needs = Needs(setup_rounds=1)
+    refuses = Refuses(wrapping="its clients train a core beside all others' cores, so there is no one federated model")
     identities: ClassVar[dict[str, str]] = {"apple(prior=own, lr_p=0)": "local"}
-    sends: ClassVar[tuple[str, ...]] = (*Collection.sends, "apple.request")
-    unwrappable: ClassVar[str] = "its clients train a core beside all others' cores, so there is no one federated model"
-    setup_rounds: ClassVar[int] = 1
 
     lr_p: float | None = option(None, min=0.0, help="rate of the relations; none is a tenth of the run's")
     core_rate: float = option(1.0, above=0.0, help="multiple of the run's rate for the core, whose gradient has p_ii")
@@ -134,14 +139,14 @@ class APPLE(Collection):
 
     # -- client ------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """The own core; how many others there are is known only from the first message on."""
         none, never = torch.zeros(0, device=ctx.samples.device), torch.zeros_like(ctx.samples, dtype=torch.bool)
         held = {"apple.cores": tree.map(lambda leaf: leaf[None][:0], tree.drop(ctx.initial["params"], self.kept(ctx)))}
         own = {**super().client_init(ctx), "apple.relation": {"p": none, "trained": never}}
         return {**own, **held, "apple.seen": {"seen": none > 0}} if self.cap is not None else own
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The own core, all others beside it, and the relations."""
         prior, me, first = download["apple.prior"]["p"], download["apple.me"]["here"], client["apple.relation"]
         prior = prior if self.prior == "samples" else me
@@ -166,20 +171,20 @@ class APPLE(Collection):
         seen = client["apple.seen"]["seen"] if known else me > 0
         return {**work, "apple.cores": cores, "apple.seen": {"seen": seen | (numbers[:, None] == ids).any(1)}}
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """Core and relations together; the set-up round changes nothing, it only tells the number of samples."""
         if ctx.round < 0:
             return (Phase("count", slots=("apple.relation",), steps=1),)
         return (Phase(slots=("params", "apple.relation")),)
 
-    def fade(self, ctx: Context) -> float:
+    def fade(self, ctx: ClientContext) -> float:
         """lambda(r)."""
         end = self.until * ctx.rounds
         if ctx.round >= end:
             return 0.0
         return (math.cos(math.pi * ctx.round / end) + 1) / 2 if self.fading == "cosine" else 0.001 ** (ctx.round / end)
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """One gradient at the personal model moves the core and the relations."""
         if ctx.phase.name == "count":
             return work
@@ -194,7 +199,7 @@ class APPLE(Collection):
         moves, rate = replace(grad, slots={"apple.relation": {"p": relation}}), ctx.rate / 10
         return ctx.descend(work, "apple.relation", moves, batch, rate if self.lr_p is None else self.lr_p)
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep core and relations, and under a cap all cores as last seen; send the core and what to be sent next."""
         after, upload = super().end(ctx, client, work)
         trained = torch.full_like(client["apple.relation"]["trained"], ctx.round >= 0)
@@ -206,21 +211,21 @@ class APPLE(Collection):
         asked = {"apple.request": {"ids": self.request(ctx, work)}} if self.cap is not None else {}
         return after, Upload({**upload.slots, **asked})
 
-    def request(self, ctx: Context, work: Slots) -> Tensor:
+    def request(self, ctx: ClientContext, work: Slots) -> Tensor:
         """The places of the cores to be sent next: never seen ones, then drawn with odds base^|p|."""
         p, me = work["apple.relation"]["p"], work["apple.me"]["here"]
         draw = torch.from_numpy(ctx.rng("apple request").gumbel(size=len(p))).to(p)
         wanted = p.abs() * math.log(self.base) + draw + NEVER_SEEN * ~work["apple.seen"]["seen"]
         return torch.where(me > 0, -torch.inf, wanted).topk(min(self.cap or 0, len(p) - 1)).indices
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The personal model, of the newest cores."""
         if "apple.me" not in download:
             return super().view(ctx, client, download)
         work = self.begin(ctx, client, download)
         return {"params": personal(work), "buffers": work["buffers"]}
 
-    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
         """The personal model as trained."""
         return {"params": personal(work), "buffers": work["buffers"]}
 

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.context import Context, LossFn, ServerContext, autograd
-from ..contract.method import Download, Method, Paper, Phase, Upload, register
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    Method,
+    ModelError,
+    Needs,
+    Phase,
+    Refuses,
+    Scored,
+    ServerContext,
+    Slots,
+    Task,
+    Tree,
+    Upload,
+    option,
+    register,
+)
+from ..contract.context import LossFn, autograd
 from ..contract.parts.class_statistics import added, empty, feature_size, merged, require_classes
 from ..contract.parts.heads import check_head
-from ..core.errors import ModelError
-from ..core.options import option
 from ..core.randomness import generator
-from ..core.tree import Slots, Tree
 from ..task.optimizers import SGD
-from ..task.task import Batch, Scored, Task
 
 IMAGES = "fedaf.images"
 LOGITS = "fedaf.logits"
@@ -54,23 +67,20 @@ class FedAF(Method):
     All clients predict with the global model. The server sees condensed images, which can resemble data, and counts.
     """
 
-    title: ClassVar[str] = "The server trains on images into which clients condense their data"
-    reveals: ClassVar[str] = "condensed images with soft labels, and the mean logits of each class"
-    stays: ClassVar[str] = "the real images"
-    caution: ClassVar[str] = "condensed images may resemble real ones"
-    kind: ClassVar[str] = "global"
-    paper: ClassVar[Paper] = Paper(
-        "Wang, Fu, Li, Zhang, Wang, Xu, Rashidi, Yang, Lim",
-        "An aggregation-free federated learning for tackling data heterogeneity",
-        "CVPR",
-        2024,
-        "arXiv:2404.18962",
+    about = About(
+        "The server trains on images into which clients condense their data",
+        paper="wang2024fedaf",
+        kind="global",
+        reveals="condensed images with soft labels, and the mean logits of each class",
+        stays="the real images",
+        caution="condensed images may resemble real ones",
     )
-    needs: ClassVar[tuple[str, ...]] = ("server training",)
-    sends: ClassVar[tuple[str, ...]] = (IMAGES, LOGITS, SOFT)
-    unwrappable: ClassVar[str] = "its clients send condensed images, not a model"
-    loop_only: ClassVar[str] = "how many images a client learns depends on the classes that it has"
-    one_network: ClassVar[str] = "it works with the features of one network"
+    needs = Needs(server_training=True)
+    refuses = Refuses(
+        wrapping="its clients send condensed images, not a model",
+        stacking="how many images a client learns depends on the classes that it has",
+        other_networks="it works with the features of one network",
+    )
 
     per_class: int = option(10, min=1, help="images that a client learns of each of its classes")
     steps: int = option(50, min=1, help="steps of learning images per round")
@@ -94,7 +104,7 @@ class FedAF(Method):
                 "fedaf learns inputs by gradient descent, but this task's are whole numbers; use another method"
             )
 
-    def kept(self, ctx: Context | ServerContext) -> frozenset[str]:
+    def kept(self, ctx: ClientContext | ServerContext) -> frozenset[str]:
         """Clients train nothing of the model, so they keep nothing of it."""
         return frozenset()
 
@@ -145,13 +155,13 @@ class FedAF(Method):
 
     # -- client ----------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """Images of noise [classes, per_class, ...], other ones for each client."""
         shape = (require_classes(self.name, ctx.task), self.per_class, *ctx.task.example[0].shape[1:])
         noise = generator(ctx.seed, "fedaf images", ctx.index).standard_normal(shape, np.float32)
         return {IMAGES: {"x": torch.from_numpy(noise).to(ctx.samples.device)}}
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The received model, the mixed one, the images of the client's classes, and room for its data's means."""
         work = super().begin(ctx, client, download)
         features = empty(require_classes(self.name, ctx.task), feature_size(ctx.task), ctx.samples)
@@ -164,7 +174,7 @@ class FedAF(Method):
             IMAGES: {"x": client[IMAGES]["x"][present(ctx.counts)]},
         }
 
-    def sample(self, ctx: Context, params: Tree) -> Tree:
+    def sample(self, ctx: ClientContext, params: Tree) -> Tree:
         """The received model mixed with a random one, which all clients of a round have in common."""
         draw, mixed = ctx.rng("fedaf sample"), {}
         for name, leaf in ctx.initial["params"].items():
@@ -173,14 +183,14 @@ class FedAF(Method):
             mixed[name] = self.mix * params[name] + (1 - self.mix) * random
         return mixed
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """A look at the data, then steps of the images."""
         return (
             Phase("look", slots=(), epochs=1),
             Phase("condense", slots=(IMAGES,), steps=self.steps, lr=self.image_lr),
         )
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A batch's share of the means, or a step of the images."""
         if ctx.phase.name == "condense":
             return ctx.descend(work, IMAGES, ctx.grad(work, IMAGES, batch, self.condensed(ctx, work)), batch)
@@ -190,7 +200,7 @@ class FedAF(Method):
         means = {slot: added(work[slot], each, batch.y, batch.weight) for slot, each in values.items()}
         return {**work, **means}
 
-    def condensed(self, ctx: Context, work: Slots) -> LossFn:
+    def condensed(self, ctx: ClientContext, work: Slots) -> LossFn:
         """The loss of the images: their features' and their logits' distance, over the client's own classes."""
         own, everyone = present(ctx.counts), work[LOGITS]
         here = work[FEATURES]["count"][own] > 0
@@ -214,7 +224,7 @@ class FedAF(Method):
 
         return loss
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the images; send those of the client's classes, and the means."""
         before = client[IMAGES]["x"]
         images = {IMAGES: {"x": before.index_copy(0, present(ctx.counts), work[IMAGES]["x"])}}
@@ -232,7 +242,7 @@ def present(counts: Tensor) -> Tensor:
     return counts.nonzero().flatten()
 
 
-def blank(ctx: Context | ServerContext) -> Tree:
+def blank(ctx: ClientContext | ServerContext) -> Tree:
     """Means of the model's outputs over no samples."""
     model = ctx.initial
     like = next(iter(model["params"].values()))

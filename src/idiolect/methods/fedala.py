@@ -9,12 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.context import Context
-from ..contract.method import Method, Paper, Phase, Upload, register
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots, Tree
-from ..task.task import Batch, Task
+from ..contract import About, Batch, ClientContext, Method, Phase, Slots, Task, Tree, Upload, option, register, tree
 
 MIX = "fedala.mix"
 OWN, RECEIVED, WEIGHTS, WATCH = "fedala.own", "fedala.received", "fedala.weights", "fedala.watch"
@@ -43,14 +38,10 @@ class FedALA(Method):
     -1 * 0.05 * (8 - 4) to 0.55, and training starts at 4 + 4 * 0.55 = 6.2.
     """
 
-    title: ClassVar[str] = "Own and global head mixed by learnt weights"
-    stays: ClassVar[str] = "its own last model and the weights by which it takes over the global one"
-    paper: ClassVar[Paper] = Paper(
-        "Zhang, Hua, Wang, Song, Xue, Ma, Guan",
-        "FedALA: adaptive local aggregation for personalized federated learning",
-        "AAAI",
-        2023,
-        "arXiv:2212.01197",
+    about = About(
+        "Own and global head mixed by learnt weights",
+        paper="zhang2023fedala",
+        stays="its own last model and the weights by which it takes over the global one",
     )
     identities: ClassVar[dict[str, str]] = {"fedala(rate=0)": "fedavg", "fedala(layers=0)": "fedavg"}
 
@@ -65,7 +56,7 @@ class FedALA(Method):
         """The layers have to exist."""
         task.head(self.layers)
 
-    def top(self, ctx: Context) -> frozenset[str]:
+    def top(self, ctx: ClientContext) -> frozenset[str]:
         """The parameters that are mixed: the last layers', but for what the run keeps local."""
         return (ctx.task.head(self.layers) & frozenset(ctx.task.names)) - self.kept(ctx)
 
@@ -74,12 +65,12 @@ class FedALA(Method):
         head = lay(client[OWN], tree.pick(download["params"], client[OWN]), client[WEIGHTS])
         return {**download, "params": {**download["params"], **head}}
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """The initial layers, and weights of one."""
         own = tree.pick(ctx.initial["params"], self.top(ctx))
         return {**super().client_init(ctx), OWN: own, WEIGHTS: tree.map(torch.ones_like, own)}
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The mixture, and all that the weights are fitted with."""
         zero = torch.zeros_like(ctx.samples)
         return {
@@ -95,7 +86,7 @@ class FedALA(Method):
             },
         }
 
-    def phases(self, ctx: Context) -> Sequence[Phase]:
+    def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """First the weights, from round 1 on; then the model."""
         top = self.top(ctx)
         if not (top and self.rate and ctx.round > 0):
@@ -103,7 +94,7 @@ class FedALA(Method):
         passes = self.start_passes if ctx.newcomer or ctx.round == 1 else 1
         return (Phase(MIX, slots=(WEIGHTS,), part=top, epochs=passes, share=self.share, stream=MIX), Phase())
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of the weights, then of the model."""
         if ctx.phase.name != MIX:
             return super().step(ctx, work, batch)
@@ -116,16 +107,16 @@ class FedALA(Method):
         head = lay(work[OWN], work[RECEIVED], weights)
         return {**work, WEIGHTS: weights, WATCH: {**watch, **sums}, "params": {**work["params"], **head}}
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the weights and the trained layers."""
         client, upload = super().end(ctx, client, work)
         return {**client, OWN: tree.pick(work["params"], client[OWN]), WEIGHTS: work[WEIGHTS]}, upload
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The mixture with the newest global model."""
         return super().view(ctx, client, self.mixed(client, download))
 
-    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
+    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The mean weight of the global model."""
         weights = client[WEIGHTS]
         return {"global_share": tree.flatten(weights).mean()} if weights else {}

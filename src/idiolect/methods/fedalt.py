@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..contract.context import Context
-from ..contract.method import Paper, Phase, register
-from ..core.errors import ModelError
-from ..core.options import option
-from ..task.task import Task
+from ..contract import About, ClientContext, ModelError, Phase, Task, option, register
+from ..contract.about import Paper
 from .fedper import PrivateHead
 from .fedrep import in_turn
 from .lgfedavg import below
@@ -75,10 +72,12 @@ class FedAlt(PartlyPrivate):
     (u v - 1) u = -2 to 0.2; then u along (0.4 - 1) 0.2 = -0.12 to 2.012.
     """
 
-    title: ClassVar[str] = "Personal and shared part, trained in turn"
-    reveals: ClassVar[str] = "the shared part"
-    stays: ClassVar[str] = "the personal part (head, input layers or named units)"
-    paper: ClassVar[Paper] = PAPER
+    about = About(
+        "Personal and shared part, trained in turn",
+        paper="pillutla2022fedalt",
+        reveals="the shared part",
+        stays="the personal part (head, input layers or named units)",
+    )
     identities: ClassVar[dict[str, str]] = {
         "fedalt(own_epochs=3)": "fedrep(head_epochs=3)",
         "fedalt(layers=0)": "fedavg",
@@ -88,7 +87,7 @@ class FedAlt(PartlyPrivate):
     shared_epochs: int | None = option(None, min=0, help="epochs of the shared part; none is the run's local epochs")
     own_lr: float | None = option(None, above=0.0, help="rate of the personal part; none is the run's")
 
-    def phases(self, ctx: Context) -> Sequence[Phase]:
+    def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """The personal part, then the shared one, on the same batches."""
         return in_turn(ctx.task, self.private(ctx.task), self.own_epochs, self.shared_epochs, self.own_lr)
 
@@ -105,8 +104,10 @@ class FedSim(PartlyPrivate):
     0.2, and u, at the old v, along (0 - 1) 0 = 0, so that it stays 2.
     """
 
-    title: ClassVar[str] = "Personal and shared part, trained together"
-    reveals: ClassVar[str] = "the shared part"
-    stays: ClassVar[str] = "the personal part (head, input layers or named units)"
-    paper: ClassVar[Paper] = PAPER
+    about = About(
+        "Personal and shared part, trained together",
+        paper="pillutla2022fedalt",
+        reveals="the shared part",
+        stays="the personal part (head, input layers or named units)",
+    )
     identities: ClassVar[dict[str, str]] = {"fedsim": "fedper", "fedsim(layers=0)": "fedavg"}

@@ -9,14 +9,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.context import Context, ServerContext
-from ..contract.method import Download, Paper, Upload, register
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    OptionError,
+    ServerContext,
+    Slots,
+    Upload,
+    option,
+    register,
+    tree,
+)
+from ..contract.about import Paper
 from ..contract.parts.collection import Collection, gram, known, parted
-from ..core import tree
-from ..core.errors import OptionError
-from ..core.options import option
-from ..core.tree import Slots
-from ..task.task import Batch
 
 PAPER = Paper(
     "Huang, Chu, Zhou, Wang, Liu, Pei, Zhang",
@@ -60,13 +67,13 @@ class MessagePassing(Collection):
             each |= {i: parted(ctx, mixture) for i, mixture in zip(there, mixtures, strict=True)}
         return Download({}, each)
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The own model, and u_i as anchor; what is not shared is not pulled anywhere."""
         own = super().begin(ctx, client, download)
         mixture = {slot: {**each, **download[slot]} for slot, each in own.items()}
         return {**(own if self.start == "own" else mixture), "fedamp.anchor": mixture["params"]}
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step on the loss plus the proximal term."""
         grad = ctx.grad(work, "params", batch)
         away = tree.sub(work["params"], work["fedamp.anchor"])
@@ -105,10 +112,12 @@ class FedAMP(MessagePassing):
     alpha = 0.5 the step is along 2 + 2 (1 - 0.5) = 3.
     """
 
-    title: ClassVar[str] = "Similar clients attract each other"
-    reveals: ClassVar[str] = "the client's own trained model"
-    caution: ClassVar[str] = "the server keeps every client's latest model; clients get mixtures of them"
-    paper: ClassVar[Paper] = PAPER
+    about = About(
+        "Similar clients attract each other",
+        paper="huang2021fedamp",
+        reveals="the client's own trained model",
+        caution="the server keeps every client's latest model; clients get mixtures of them",
+    )
     identities: ClassVar[dict[str, str]] = {"fedamp(lam=0)": "local"}
 
     alpha: float = option(1.0, above=0.0, help="weight of others' models in the mixture, and inverse pull; at most 1")
@@ -162,10 +171,12 @@ class HeurFedAMP(MessagePassing):
     and 1, the exponentials 1 and 3, the weights 1/2, 1/8 and 3/8: its mixture is (1.25, 0.125).
     """
 
-    title: ClassVar[str] = "Clients with models of similar direction attract each other"
-    reveals: ClassVar[str] = "the client's own trained model"
-    caution: ClassVar[str] = "the server keeps every client's latest model; clients get mixtures of them"
-    paper: ClassVar[Paper] = PAPER
+    about = About(
+        "Clients with models of similar direction attract each other",
+        paper="huang2021fedamp",
+        reveals="the client's own trained model",
+        caution="the server keeps every client's latest model; clients get mixtures of them",
+    )
     identities: ClassVar[dict[str, str]] = {"heurfedamp(lam=0)": "local"}
 
     sigma: float = option(10.0, min=0.0, help="how much more weight models of similar direction have")

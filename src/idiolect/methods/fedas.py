@@ -8,13 +8,21 @@ from typing import ClassVar
 
 import torch
 
-from ..contract.context import Context, ServerContext
-from ..contract.method import Method, Paper, Phase, Upload, register
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Phase,
+    Scored,
+    ServerContext,
+    Slots,
+    Task,
+    Upload,
+    option,
+    register,
+    tree,
+)
 from ..contract.parts.class_statistics import added, distance, empty, feature_size, require_classes, rows
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots
-from ..task.task import Batch, Scored, Task
 from .fedper import PrivateHead
 
 OWN = ("fedas.own", "fedas.own.buffers")
@@ -44,19 +52,13 @@ class FedAS(PrivateHead):
     its first round there is nothing to align with. An unseen client trains its head.
     """
 
-    title: ClassVar[str] = "Bodies aligned with own class means, weighed by Fisher information"
-    reveals: ClassVar[str] = "the body and a number, the trace of the Fisher information"
-    stays: ClassVar[str] = "the head and the class means of features"
-    paper: ClassVar[Paper] = Paper(
-        "Yang, Huang, Ye",
-        "FedAS: bridging inconsistency in personalized federated learning",
-        "CVPR",
-        2024,
-        "https://openaccess.thecvf.com/content/CVPR2024/html/Yang_FedAS_Bridging_Inconsistency_in_Personalized_"
-        "Federated_Learning_CVPR_2024_paper.html",
+    about = About(
+        "Bodies aligned with own class means, weighed by Fisher information",
+        paper="yang2024fedas",
+        reveals="the body and a number, the trace of the Fisher information",
+        stays="the head and the class means of features",
     )
     identities: ClassVar[dict[str, str]] = {"fedas(layers=3)": "local"}
-    sends: ClassVar[tuple[str, ...]] = (*Method.sends, FISHER)
 
     align_epochs: int = option(1, min=0, help="passes of alignment before training")
     align_lr: float = option(0.01, above=0.0, help="rate of alignment")
@@ -82,17 +84,17 @@ class FedAS(PrivateHead):
 
     # -- client ----------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """Beside the private head, a place for the own model."""
         return {**super().client_init(ctx), OWN[0]: ctx.initial["params"], OWN[1]: ctx.initial["buffers"]}
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The received body under the own head; the own model; no prototypes yet."""
         work = {**super().begin(ctx, client, download), **{slot: client[slot] for slot in OWN}}
         means = empty(require_classes(self.name, ctx.task), feature_size(ctx.task), ctx.samples)
         return {**work, PROTOTYPES: means, FISHER: {"trace": torch.zeros_like(ctx.samples)}}
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """Prototypes of the own model, alignment of the received body, training, Fisher information."""
         body = frozenset(ctx.task.names) - self.private(ctx.task)
         look = Phase("prototypes", slots=(), epochs=1)
@@ -100,7 +102,7 @@ class FedAS(PrivateHead):
         aligned = (look, align) if body and self.align_epochs and not ctx.newcomer else ()
         return (*aligned, Phase(), *((Phase("fisher", slots=(), epochs=1),) if self.fisher else ()))
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """One batch of one of the phases."""
         if ctx.phase.name == "prototypes":
             features = ctx.task.forward(work[OWN[0]], work[OWN[1]], batch.x).features
@@ -111,7 +113,7 @@ class FedAS(PrivateHead):
             return self.inform(ctx, work, batch)
         return super().step(ctx, work, batch)
 
-    def align(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def align(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of the body towards the prototypes; the training log is about training."""
 
         def loss(trees: Slots) -> Scored:
@@ -120,7 +122,7 @@ class FedAS(PrivateHead):
 
         return {**ctx.descend(work, "params", ctx.grad(work, "params", batch, loss), batch), "log": work["log"]}
 
-    def inform(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def inform(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """Add the squared length of a batch's gradient."""
 
         def loss(trees: Slots) -> Scored:
@@ -129,14 +131,14 @@ class FedAS(PrivateHead):
         grad = ctx.grad(work, "params", batch, loss).tree
         return {**work, FISHER: {"trace": work[FISHER]["trace"] + tree.dot(grad, grad)}}
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the trained model; send the body and, where it counts, its Fisher information."""
         client, upload = super().end(ctx, client, work)
         if upload.slots and self.fisher:
             upload = replace(upload, slots={**upload.slots, FISHER: work[FISHER]})
         return {**client, OWN[0]: work["params"], OWN[1]: work["buffers"]}, upload
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The own model; a client that has never trained has none yet and uses what it is sent."""
         if ctx.newcomer:
             return super().view(ctx, client, download)

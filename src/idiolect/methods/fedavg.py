@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ..contract.method import Method, Paper, register
+from ..contract import About, Method, register
 
 
 @register("fedavg")
@@ -19,12 +18,5 @@ class FedAvg(Method):
     Buffers (running statistics) are averaged too; `norm_stats=local` keeps them on the clients.
     """
 
-    title: ClassVar[str] = "One model for all: the average of the clients'"
-    kind: ClassVar[str] = "global"
-    paper: ClassVar[Paper] = Paper(
-        "McMahan, Moore, Ramage, Hampson, Aguera y Arcas",
-        "Communication-efficient learning of deep networks from decentralized data",
-        "AISTATS",
-        2017,
-        "arXiv:1602.05629",
-    )
+    about = About("One model for all: the average of the clients'", paper="mcmahan2017fedavg", kind="global")
+    one_model = True

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..contract.context import Context
-from ..contract.method import Paper, Phase, register
-from ..core.errors import ModelError, OptionError
-from ..core.options import option
-from ..task.task import Task
+from ..contract import About, ClientContext, ModelError, OptionError, Phase, Task, option, register
 from .fedper import PrivateHead
 
 
@@ -31,15 +27,11 @@ class FedBABU(PrivateHead):
     1.71, to b = 1.81 and h = 0.829; the next round starts from b = 1.9, h = 1.
     """
 
-    title: ClassVar[str] = "A body learnt under a fixed head, then fine-tuned"
-    reveals: ClassVar[str] = "the body"
-    stays: ClassVar[str] = "the head, which is the same random one everywhere; the fine-tuned copy"
-    paper: ClassVar[Paper] = Paper(
-        "Oh, Kim, Yun",
-        "FedBABU: toward enhanced representation for federated image classification",
-        "ICLR",
-        2022,
-        "arXiv:2106.06042",
+    about = About(
+        "A body learnt under a fixed head, then fine-tuned",
+        paper="oh2022fedbabu",
+        reveals="the body",
+        stays="the head, which is the same random one everywhere; the fine-tuned copy",
     )
     identities: ClassVar[dict[str, str]] = {"fedbabu(layers=0, epochs=0)": "fedavg"}
 
@@ -64,21 +56,21 @@ class FedBABU(PrivateHead):
                 "layers, or a model with more"
             )
 
-    def body(self, ctx: Context) -> frozenset[str] | None:
+    def body(self, ctx: ClientContext) -> frozenset[str] | None:
         """All that is not the head; None is the whole model."""
         head = self.private(ctx.task)
         return frozenset(ctx.task.names) - head if head else None
 
-    def phases(self, ctx: Context) -> Sequence[Phase]:
+    def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """The body alone."""
         return (Phase(part=self.body(ctx)),)
 
-    def adapt(self, ctx: Context) -> Sequence[Phase]:
+    def adapt(self, ctx: ClientContext) -> Sequence[Phase]:
         """Fine-tuning of body and head, or of one of them."""
         part = {"all": None, "body": self.body(ctx), "head": self.private(ctx.task)}[self.part]
         tuning = (Phase("finetune", part=part, epochs=self.epochs, lr=self.lr),) if self.epochs else ()
         return (*super().adapt(ctx), *tuning)
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client fine-tunes as all others do, and nothing else."""
         return ()

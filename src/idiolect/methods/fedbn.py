@@ -5,11 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ..contract.context import Context
-from ..contract.method import Method, Paper, Phase, register
-from ..task.task import Task
+from ..contract import About, ClientContext, Method, Phase, Task, register
 
 
 @register("fedbn")
@@ -29,15 +26,11 @@ class FedBN(Method):
     to 7; afterwards both hold weight 3, and scales 5 and 7.
     """
 
-    title: ClassVar[str] = "Private normalisation layers"
-    reveals: ClassVar[str] = "all but normalisation layers"
-    stays: ClassVar[str] = "normalisation layers with their statistics"
-    paper: ClassVar[Paper] = Paper(
-        "Li, Jiang, Zhang, Kamp, Dou",
-        "FedBN: federated learning on non-IID features via local batch normalization",
-        "ICLR",
-        2021,
-        "arXiv:2102.07623",
+    about = About(
+        "Private normalisation layers",
+        paper="li2021fedbn",
+        reveals="all but normalisation layers",
+        stays="normalisation layers with their statistics",
     )
 
     def private(self, task: Task) -> frozenset[str]:
@@ -53,7 +46,7 @@ class FedBN(Method):
                 stacklevel=2,
             )
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client fits its own normalisation, or all of a model that has none."""
         measure = (Phase("stats", slots=(), epochs=1),) if ctx.task.stat_momentum else ()
         return (*measure, Phase("onboard", part=ctx.task.norms or None))

@@ -11,12 +11,22 @@ import torch
 from torch import Tensor
 
 from ..analysis.layers import largest
-from ..contract.context import Context, ServerContext
-from ..contract.method import Download, Method, Paper, Upload, register
+from ..contract import (
+    About,
+    ClientContext,
+    Download,
+    Method,
+    Needs,
+    Refuses,
+    ServerContext,
+    Slots,
+    Tree,
+    Upload,
+    option,
+    register,
+    tree,
+)
 from ..contract.parts.collection import gram
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots, Tree
 
 _TIE = 1e-9
 
@@ -45,23 +55,15 @@ class FedCAC(Method):
     4, 4, 8, 8.
     """
 
-    title: ClassVar[str] = "Critical parameters are averaged among clients that share them"
-    reveals: ClassVar[str] = "the trained model, and which of its parameters are critical"
-    caution: ClassVar[str] = (
-        "the server keeps every client's newest model, and learns which clients resemble each other"
+    about = About(
+        "Critical parameters are averaged among clients that share them",
+        paper="wu2023fedcac",
+        reveals="the trained model, and which of its parameters are critical",
+        caution="the server keeps every client's newest model, and learns which clients resemble each other",
     )
-    paper: ClassVar[Paper] = Paper(
-        "Wu, Liu, Niu, Zhu, Tang",
-        "Bold but cautious: unlocking the potential of personalized federated learning through cautiously aggressive"
-        " collaboration",
-        "ICCV",
-        2023,
-        "arXiv:2309.11103",
-    )
+    needs = Needs(server_models=True)
+    refuses = Refuses(other_networks="it compares clients' parameters one by one")
     identities: ClassVar[dict[str, str]] = {"fedcac(tau=0)": "fedavg", "fedcac(tau=1, beta=0)": "local"}
-    needs: ClassVar[tuple[str, ...]] = ("server models",)
-    sends: ClassVar[tuple[str, ...]] = (*Method.sends, "fedcac.critical")
-    one_network: ClassVar[str] = "it compares clients' parameters one by one"
 
     tau: float = option(0.5, min=0.0, max=1.0, help="share of each tensor that is critical")
     beta: int = option(100, min=0, help="round from which a client's critical parameters are its own alone")
@@ -101,12 +103,12 @@ class FedCAC(Method):
 
     # -- client ------------------------------------------------------------------------------------
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """Remember where training starts."""
         work = super().begin(ctx, client, download)
         return {**work, "fedcac.start": work["params"]}
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Send the model and which of its parameters are critical."""
         client, upload = super().end(ctx, client, work)
         change = tree.sub(upload.slots["params"], work["fedcac.start"])

@@ -9,17 +9,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..contract.context import Context, ServerContext
-from ..contract.method import Method, Paper, Phase, Upload, register
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    ModelError,
+    Phase,
+    Scored,
+    ServerContext,
+    Slots,
+    Task,
+    Tree,
+    Upload,
+    option,
+    register,
+    tree,
+)
 from ..contract.parts.class_statistics import feature_size
 from ..contract.parts.feature_networks import FeatureNets
 from ..contract.parts.heads import head_outputs
-from ..core import tree
-from ..core.errors import ModelError
-from ..core.options import option
-from ..core.tree import Slots, Tree
 from ..task.network import Output
-from ..task.task import Batch, Scored, Task
 
 POLICY = "fedcp.policy"
 HEAD = "fedcp.head"
@@ -52,18 +61,13 @@ class FedCP(FeatureNets):
     An unseen client trains its own layer, from the global one.
     """
 
-    title: ClassVar[str] = "A policy splits features between a personal and a global output layer"
-    reveals: ClassVar[str] = "the body, the policy, and the mean of own and global output layer"
-    stays: ClassVar[str] = "the output layer"
-    caution: ClassVar[str] = "the server sees half of the private output layer, mixed with the global one"
-    paper: ClassVar[Paper] = Paper(
-        "Zhang, Hua, Wang, Song, Xue, Ma, Guan",
-        "FedCP: separating feature information for personalized federated learning via conditional policy",
-        "KDD",
-        2023,
-        "arXiv:2307.01217",
+    about = About(
+        "A policy splits features between a personal and a global output layer",
+        paper="zhang2023fedcp",
+        reveals="the body, the policy, and the mean of own and global output layer",
+        stays="the output layer",
+        caution="the server sees half of the private output layer, mixed with the global one",
     )
-    sends: ClassVar[tuple[str, ...]] = (*Method.sends, POLICY, HEAD)
     beside: ClassVar[tuple[str, ...]] = (POLICY, HEAD)
 
     lam: float = option(5.0, min=0.0, help="how strongly features are held near those of the received body")
@@ -87,7 +91,7 @@ class FedCP(FeatureNets):
         """The policy network; the global output layer is the model's own."""
         return super().first(ctx, slot) if slot == POLICY else tree.pick(ctx.initial["params"], layer(ctx.task))
 
-    def assemble(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def assemble(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The model with the own output layer, what is shared beside it, and the context."""
         if ctx.newcomer:
             client = {**client, "private": {**client["private"], **download[HEAD]}}
@@ -95,17 +99,17 @@ class FedCP(FeatureNets):
         weights = model["params"][layer(ctx.task)[0]]
         return {**model, CONTEXT: {"v": F.normalize(weights.sum(0), dim=0)}}
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """Remember the received body."""
         work = super().begin(ctx, client, download)
         return {**work, FROZEN: work["params"], f"{FROZEN}.buffers": work["buffers"]}
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """One phase that trains the model and the policy."""
         noise = (("gumbel", (-1, 2, feature_size(ctx.task))),)
         return (Phase(slots=("params", POLICY), noise=noise),)
 
-    def forward(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
+    def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """Both output layers, each on its part of the features."""
         out = self.features(ctx, slots, x, train)
         seen = out.features * slots[CONTEXT]["v"]
@@ -116,7 +120,7 @@ class FedCP(FeatureNets):
         outputs = head_outputs(ctx.task, slots["params"], own * out.features)
         return out._replace(outputs=outputs + head_outputs(ctx.task, slots[HEAD], common * out.features))
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of body, own layer and policy."""
         frozen = ctx.task.forward(work[FROZEN], work[f"{FROZEN}.buffers"], batch.x).features
 
@@ -127,12 +131,12 @@ class FedCP(FeatureNets):
 
         return self.descend(ctx, work, ctx.grad(work, ctx.phase.slots, batch, loss), batch)
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the own output layer, send its mean with the global one."""
         own = tree.pick(work["params"], work[HEAD])
         return super().end(ctx, client, {**work, HEAD: tree.mix(own, work[HEAD], 0.5)})
 
-    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
         """All that predicts, as trained."""
         return {slot: work[slot] for slot in ("params", "buffers", POLICY, HEAD, CONTEXT)}
 

@@ -9,16 +9,25 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.context import Context, ServerContext
-from ..contract.method import Download, Method, Paper, Phase, Upload, register
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    Needs,
+    Phase,
+    Scored,
+    ServerContext,
+    Slots,
+    Upload,
+    option,
+    register,
+    tree,
+)
 from ..contract.parts.class_statistics import feature_size
 from ..contract.parts.heads import head_outputs
 from ..contract.parts.on_features import OnFeatures
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots
 from ..task.network import Output
-from ..task.task import Batch, Scored
 
 SHIFT = "feddbe.shift"
 MEAN = "feddbe.mean"
@@ -45,19 +54,14 @@ class FedDBE(OnFeatures):
     d = 1 the term is 4 (2 - 0.5)^2 / 2 = 4.5, and its slope in each of the two features 4 (2 - 0.5) / 2 = 3.
     """
 
-    title: ClassVar[str] = "A private shift of features, and shared features without bias"
-    reveals: ClassVar[str] = "the trained model and, once, the mean of its features on the client's data"
-    stays: ClassVar[str] = "the shift of the features"
-    paper: ClassVar[Paper] = Paper(
-        "Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan",
-        "Eliminating domain bias for federated learning in representation space",
-        "NeurIPS",
-        2023,
-        "arXiv:2311.14975",
+    about = About(
+        "A private shift of features, and shared features without bias",
+        paper="zhang2023feddbe",
+        reveals="the trained model and, once, the mean of its features on the client's data",
+        stays="the shift of the features",
     )
+    needs = Needs(setup_rounds=1)
     identities: ClassVar[dict[str, str]] = {"feddbe(kappa=0, shift=false)": "fedavg"}
-    sends: ClassVar[tuple[str, ...]] = (*Method.sends, MEAN)
-    setup_rounds: ClassVar[int] = 1
 
     kappa: float = option(50.0, min=0.0, help="weight kappa of the pull of the mean features to the global mean")
     mu: float = option(1.0, above=0.0, max=1.0, help="weight of the newest batch in the running mean of features")
@@ -82,23 +86,23 @@ class FedDBE(OnFeatures):
 
     # -- client ------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """No shift."""
         return {**super().client_init(ctx), SHIFT: {"m": no_features(ctx)}}
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The model, the shift, the global mean and an empty running mean."""
         work = {**super().begin(ctx, client, download), SHIFT: client[SHIFT], MEAN: download[MEAN]}
         running = {"z": torch.zeros_like(download[MEAN]["z"]), "samples": torch.zeros_like(ctx.samples)}
         return {**work, "feddbe.running": running}
 
-    def phases(self, ctx: Context) -> Sequence[Phase]:
+    def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """One phase that trains model and shift; before the first round one epoch of the model alone."""
         if ctx.round < 0:
             return (Phase("measure", epochs=1),)
         return (Phase(slots=("params", SHIFT) if self.shift else ("params",)),)
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of model and shift on the loss with its pull; before the first round a plain one."""
         if ctx.round < 0:
             return self.measured(ctx, work, batch)
@@ -116,47 +120,47 @@ class FedDBE(OnFeatures):
         grad = ctx.grad(work, ctx.phase.slots, batch, loss)
         return {**self.descend(ctx, work, grad, batch), "feddbe.running": {**held, "z": running(grad.scored)}}
 
-    def measured(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def measured(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A plain step; its features enter the mean."""
         grad, held, count = ctx.grad(work, "params", batch), work["feddbe.running"], batch.weight.sum()
         samples = held["samples"] + count
         z = held["z"] + (mean(grad.scored.features, batch) - held["z"]) * (count / samples)
         return {**ctx.descend(work, "params", grad, batch), "feddbe.running": {"z": z, "samples": samples}}
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the shift and send the model; before the first round send the mean and keep nothing."""
         if ctx.round < 0:
             return client, Upload({MEAN: tree.pick(work["feddbe.running"], ("z",)), "weight": {"samples": ctx.samples}})
         client, upload = super().end(ctx, client, work)
         return {**client, SHIFT: work[SHIFT]}, upload
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The newest model and the shift."""
         return {**super().view(ctx, client, download), SHIFT: client[SHIFT]}
 
-    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
         """The trained model and the shift."""
         return {**super().after_local(ctx, client, work), SHIFT: work[SHIFT]}
 
-    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
+    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """How long the shift is."""
         return {"shift_norm": tree.norm(client[SHIFT])} if self.shift else {}
 
     # -- prediction --------------------------------------------------------------------------------
 
-    def forward(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
+    def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """The output layer on shifted features."""
         out = self.features(ctx, slots, x, train)
         if not self.shift:
             return out
         return out._replace(outputs=head_outputs(ctx.task, slots["params"], out.features + slots[SHIFT]["m"]))
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains model and shift."""
         return (Phase("onboard", slots=("params", SHIFT) if self.shift else ("params",)),)
 
 
-def no_features(ctx: Context | ServerContext) -> Tensor:
+def no_features(ctx: ClientContext | ServerContext) -> Tensor:
     """A feature vector of zeros."""
     return next(iter(ctx.initial["params"].values())).new_zeros(feature_size(ctx.task))
 

@@ -11,14 +11,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contract.context import Context, Grad, ServerContext, buffers_of
-from ..contract.method import Download, Method, Paper, Phase, Upload, register, running_stats
-from ..core import tree
-from ..core.errors import ModelError
-from ..core.options import option
-from ..core.tree import Slots, Tree
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    Grad,
+    Method,
+    ModelError,
+    Phase,
+    Refuses,
+    Scored,
+    ServerContext,
+    Slots,
+    Task,
+    Tree,
+    Upload,
+    buffers_of,
+    option,
+    register,
+    tree,
+)
 from ..task.losses import bce, class_axis, mae, mse
-from ..task.task import Batch, Scored, Task
 
 
 @register("fedem")
@@ -46,19 +60,17 @@ class FedEM(Method):
     probabilities 0.8 and 0.4 of a class mix to 0.7.
     """
 
-    title: ClassVar[str] = "A mixture of shared components for every client"
-    reveals: ClassVar[str] = "all trained components"
-    stays: ClassVar[str] = "the mixture weights"
-    paper: ClassVar[Paper] = Paper(
-        "Marfoq, Neglia, Bellet, Kameni, Vidal",
-        "Federated multi-task learning under a mixture of distributions",
-        "NeurIPS",
-        2021,
-        "arXiv:2108.10252",
+    about = About(
+        "A mixture of shared components for every client",
+        paper="marfoq2021fedem",
+        reveals="all trained components",
+        stays="the mixture weights",
+    )
+    refuses = Refuses(
+        wrapping="it trains several component models at once, so there is no one federated model",
+        other_networks="it averages components of one shape",
     )
     identities: ClassVar[dict[str, str]] = {"fedem(components=1)": "fedavg"}
-    unwrappable: ClassVar[str] = "it trains several component models at once, so there is no one federated model"
-    one_network: ClassVar[str] = "it averages components of one shape"
 
     components: int = option(3, min=1, help="how many component models there are (M)")
     spread: float = option(1.0, above=0.0, max=1.0, help="how far components start from the initial model; 1 is anew")
@@ -116,13 +128,13 @@ class FedEM(Method):
 
     # -- client --------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """Equal weights, and the private part of each component."""
         own = super().client_init(ctx).get("private")
         even = torch.full((self.components,), 1 / self.components, device=ctx.samples.device)
         return {"fedem.mixture": {"pi": even}, **({private_of(m): own for m in self.models} if own else {})}
 
-    def assemble(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def assemble(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """All components as the client has them, and its mixture."""
         pi = client["fedem.mixture"]["pi"]
         found: Slots = {"fedem.mixture": {"pi": pi, "prior": pi, "sum": torch.zeros_like(pi)}}
@@ -132,18 +144,18 @@ class FedEM(Method):
             found |= {model: one["params"], buffers_of(model): one["buffers"]}
         return found
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The components to train and, frozen beside them, as received: those give the responsibilities."""
         work = self.assemble(ctx, client, download)
         held = {f"start.{slot}": each for slot, each in work.items() if slot != "fedem.mixture"}
         return {**work, **held}
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """Expectation over all samples, then maximisation."""
         expect = (Phase("expect", slots=(), epochs=1),) if self.components > 1 else ()
         return (*expect, Phase("train", slots=self.models))
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """Count responsibilities, or train the components by them."""
         losses = self.losses(ctx, work, batch, "start.")
         if ctx.phase.name == "expect":
@@ -154,7 +166,7 @@ class FedEM(Method):
         # The components' losses add up to one loss per sample, which is logged once.
         return {**work, "log": {**work["log"], "samples": before["samples"] + batch.weight.sum()}}
 
-    def losses(self, ctx: Context, slots: Slots, batch: Batch, prefix: str = "") -> Tensor:
+    def losses(self, ctx: ClientContext, slots: Slots, batch: Batch, prefix: str = "") -> Tensor:
         """The loss of each component on each sample."""
         found = []
         for model in self.models:
@@ -162,7 +174,7 @@ class FedEM(Method):
             found.append(ctx.task.losses(ctx.task.forward(params, buffers, batch.x).outputs, batch.y))
         return torch.stack(found)
 
-    def gradient(self, ctx: Context, work: Slots, model: str, batch: Batch, shares: Tensor) -> Grad:
+    def gradient(self, ctx: ClientContext, work: Slots, model: str, batch: Batch, shares: Tensor) -> Grad:
         """The gradient of one component's loss, samples weighed by its responsibility for them."""
 
         def loss(trees: Slots) -> Scored:
@@ -172,7 +184,7 @@ class FedEM(Method):
 
         return ctx.grad(work, model, batch, loss)
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the mixture and what is private; send the components."""
         after: Slots = {**client, "fedem.mixture": {"pi": work["fedem.mixture"]["pi"]}}
         sent: Slots = {}
@@ -184,21 +196,21 @@ class FedEM(Method):
 
     # -- prediction ------------------------------------------------------------------------------------
 
-    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
         """The trained components and the mixture."""
         slots = [slot for model in self.models for slot in (model, buffers_of(model))]
         return {slot: work[slot] for slot in (*slots, "fedem.mixture")}
 
-    def predict(self, ctx: Context, view: Slots, x: Tensor) -> Tensor:
+    def predict(self, ctx: ClientContext, view: Slots, x: Tensor) -> Tensor:
         """The mixture of what the components say."""
         outputs = [ctx.task.forward(view[m], view[buffers_of(m)], x).outputs for m in self.models]
         return mixed(ctx.task, view["fedem.mixture"]["pi"], torch.stack(outputs))
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client estimates its mixture."""
         return (Phase("onboard", slots=(), epochs=self.passes),)
 
-    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
         """The mixture alone for an unseen client, components by their responsibilities where a wrapper trains on."""
         if ctx.phase.name == "stats":
             one = {m: {"params": view[m], "buffers": view[buffers_of(m)]} for m in self.models}
@@ -214,7 +226,7 @@ class FedEM(Method):
             view = ctx.move({**fresh, **view}, model, grad, ctx.rate)
         return view
 
-    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
+    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The client's mixture weights."""
         return {f"pi/{m}": weight for m, weight in enumerate(client["fedem.mixture"]["pi"])}
 
@@ -233,7 +245,7 @@ def responsibilities(prior: Tensor, losses: Tensor) -> Tensor:
     return torch.softmax(prior.log()[:, None] - losses, 0)
 
 
-def expected(ctx: Context, mixture: Tree, losses: Tensor, batch: Batch) -> Tree:
+def expected(ctx: ClientContext, mixture: Tree, losses: Tensor, batch: Batch) -> Tree:
     """The mixture after one more batch of a pass, whose responsibilities all use the weights from before it."""
     first = ctx.step == 0
     prior = mixture["pi"] if first else mixture["prior"]

@@ -9,11 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.context import ServerContext
-from ..contract.method import Download, Paper, Upload, register
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots, Tree
+from ..contract import About, Download, Refuses, ServerContext, Slots, Tree, Upload, option, register, tree
 from .scaffold import ServerStep
 
 
@@ -35,17 +31,9 @@ class FedExP(ServerStep):
     and the rate is 20 / (2 * 2 * 2.5) = 2: w moves by (2, -2), and from w = 0 the average of the last two is (1, -1).
     """
 
-    title: ClassVar[str] = "A server that extrapolates"
-    kind: ClassVar[str] = "global"
-    paper: ClassVar[Paper] = Paper(
-        "Jhunjhunwala, Wang, Joshi",
-        "FedExP: speeding up federated averaging via extrapolation",
-        "ICLR",
-        2023,
-        "arXiv:2301.09604",
-    )
+    about = About("A server that extrapolates", paper="jhunjhunwala2023fedexp", kind="global")
+    refuses = Refuses(other_networks="it compares the updates of one network")
     identities: ClassVar[dict[str, str]] = {"fedexp(eps=inf, average_last=false, uniform=false)": "fedavg"}
-    one_network: ClassVar[str] = "it compares the updates of one network"
 
     eps: float = option(1e-3, above=0.0, help="added to the squared length of the mean update; inf gives rate 1")
     average_last: bool = option(True, help="predict with the average of the last two iterates")

@@ -9,13 +9,22 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.context import Context, ServerContext
-from ..contract.method import Download, Paper, Phase, Upload, register
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    Phase,
+    Refuses,
+    ServerContext,
+    Slots,
+    Tree,
+    Upload,
+    option,
+    register,
+    tree,
+)
 from ..contract.parts.collection import Collection, joined, known, parted
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots, Tree
-from ..task.task import Batch
 
 # A smaller share of the own loss is no gain: normalised, round-off would decide whom a client follows.
 NO_GAIN = 1e-6
@@ -41,20 +50,15 @@ class FedFomo(Collection):
     W = 1/2, 1/2, 0, and training starts from 0 + (2 + 4) / 2 = 3.
     """
 
-    title: ClassVar[str] = "Follow those models of others that help"
-    reveals: ClassVar[str] = "the client's own model, and how much each received model helped"
-    stays: ClassVar[str] = "the data set aside"
-    caution: ClassVar[str] = "other clients receive single models as they are"
-    paper: ClassVar[Paper] = Paper(
-        "Zhang, Sapra, Fidler, Yeung, Alvarez",
-        "Personalized federated learning with first order model optimization",
-        "ICLR",
-        2021,
-        "arXiv:2012.08565",
+    about = About(
+        "Follow those models of others that help",
+        paper="zhang2021fedfomo",
+        reveals="the client's own model, and how much each received model helped",
+        stays="the data set aside",
+        caution="other clients receive single models as they are",
     )
+    refuses = Refuses(wrapping="its clients get several models of others, so there is no one federated model")
     identities: ClassVar[dict[str, str]] = {"fedfomo(models=0)": "local"}
-    sends: ClassVar[tuple[str, ...]] = (*Collection.sends, "fedfomo.gains")
-    unwrappable: ClassVar[str] = "its clients get several models of others, so there is no one federated model"
 
     models: int = option(5, min=0, help="how many of the others' models a client gets each round (M)")
     share: float = option(0.2, above=0.0, below=1.0, help="share of the training data that models are tried on")
@@ -111,19 +115,19 @@ class FedFomo(Collection):
 
     # -- client ------------------------------------------------------------------------------------
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """Try the models on the data set aside, then train."""
         score = (Phase("score", slots=(), epochs=1, data="holdout", stream="holdout"),) if self.models else ()
         return (*score, Phase())
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The own model, the received ones beside it, and nothing known of any."""
         work, others = super().begin(ctx, client, download), received(download)
         none = torch.zeros(1 + len(others), device=ctx.samples.device)
         losses = {"sum": none, "samples": torch.zeros_like(ctx.samples)}
         return {**work, **others, "fedfomo.losses": losses, "fedfomo.gains": {"a": none[1:]}}
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """Add up the losses of all models, the own one first; or train."""
         if ctx.phase.name != "score":
             return super().step(ctx, work, batch)
@@ -135,7 +139,7 @@ class FedFomo(Collection):
         found = {"sum": torch.stack(losses), "samples": count}
         return {**work, "fedfomo.losses": tree.add(work["fedfomo.losses"], found)}
 
-    def enter(self, ctx: Context, work: Slots) -> Slots:
+    def enter(self, ctx: ClientContext, work: Slots) -> Slots:
         """Before training: weigh the models by what they gain, and move towards those that gain something."""
         others = list(received(work).values())
         if ctx.phase.name == "score" or not others:
@@ -149,7 +153,7 @@ class FedFomo(Collection):
         gains = gained / (apart + 1e-5)
         return {**work, **parted(ctx, moved(own, others, gains)), "fedfomo.gains": {"a": gains}}
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Send the trained model, and what the received ones gained."""
         client, upload = super().end(ctx, client, work)
         return client, Upload({**upload.slots, "fedfomo.gains": work["fedfomo.gains"]})

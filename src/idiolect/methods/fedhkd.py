@@ -9,13 +9,25 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.context import Context, ServerContext
-from ..contract.method import Download, Method, Paper, Phase, Upload, register
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    Method,
+    Phase,
+    Refuses,
+    Scored,
+    ServerContext,
+    Slots,
+    Task,
+    Tree,
+    Upload,
+    option,
+    register,
+)
 from ..contract.parts.class_statistics import added, distance, empty, feature_size, merged, require_classes
 from ..contract.parts.heads import check_head, head_outputs
-from ..core.options import option
-from ..core.tree import Slots, Tree
-from ..task.task import Batch, Scored, Task
 
 FEATURES = "fedhkd.features"
 SOFT = "fedhkd.soft"
@@ -43,23 +55,15 @@ class FedHKD(Method):
     (`after_local`). The server sees the clients' class counts and, with noise, class means: no privacy is claimed.
     """
 
-    title: ClassVar[str] = "FedAvg with shared mean features and soft predictions of each class"
-    reveals: ClassVar[str] = (
-        "the trained model, and per class the mean feature with noise, the mean soft prediction and the count"
+    about = About(
+        "FedAvg with shared mean features and soft predictions of each class",
+        paper="chen2023fedhkd",
+        kind="global",
+        reveals="the trained model, and per class the mean feature with noise, the mean soft prediction and the count",
+        caution="class counts leave the client; the noise is not calibrated to any privacy budget",
     )
-    caution: ClassVar[str] = "class counts leave the client; the noise is not calibrated to any privacy budget"
-    kind: ClassVar[str] = "global"
-    paper: ClassVar[Paper] = Paper(
-        "Chen, Wang, Vikalo",
-        "The best of both worlds: accurate global and personalized models through federated learning with data-free "
-        "hyper-knowledge distillation",
-        "ICLR",
-        2023,
-        "arXiv:2301.08968",
-    )
+    refuses = Refuses(other_networks="it works with the features of one network")
     identities: ClassVar[dict[str, str]] = {"fedhkd(lam=0, gamma=0)": "fedavg"}
-    sends: ClassVar[tuple[str, ...]] = (*Method.sends, FEATURES, SOFT)
-    one_network: ClassVar[str] = "it works with the features of one network"
 
     lam: float = option(0.05, min=0.0, help="weight of the output layer's agreement with the soft predictions")
     gamma: float = option(0.05, min=0.0, help="weight of the features' distance from the mean of their class")
@@ -97,7 +101,7 @@ class FedHKD(Method):
 
     # -- client ----------------------------------------------------------------------------------
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The model, the received knowledge, and room for the own."""
         work = super().begin(ctx, client, download)
         sizes = self.sizes(ctx.task)
@@ -105,12 +109,12 @@ class FedHKD(Method):
         noise = {NOISE: {"features": ctx.samples.new_zeros(sizes[FEATURES])}}
         return {**work, **own, **noise, FEATURES: download[FEATURES], SOFT: download[SOFT]}
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """Training, then a look at what the trained model knows."""
         noise = (("features", self.sizes(ctx.task)[FEATURES]),)
         return (Phase(), Phase("knowledge", slots=(), epochs=1, noise=noise))
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step on the loss, or a batch's share of the knowledge."""
         if ctx.phase.name == "knowledge":
             return self.learn(ctx, work, batch)
@@ -123,21 +127,21 @@ class FedHKD(Method):
 
         return ctx.descend(work, "params", ctx.grad(work, "params", batch, loss), batch)
 
-    def disagreement(self, ctx: Context, params: Tree, work: Slots) -> Tensor:
+    def disagreement(self, ctx: ClientContext, params: Tree, work: Slots) -> Tensor:
         """The mean divergence of the output layer, on the classes' features, from their soft predictions."""
         target = work[SOFT]["mean"]
         found = (head_outputs(ctx.task, params, work[FEATURES]["mean"]) / self.temperature).log_softmax(1)
         known = (work[SOFT]["count"] > 0).to(target.dtype)
         return (known * (torch.xlogy(target, target) - target * found).sum(1)).sum() / known.sum().clamp_min(1)
 
-    def learn(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def learn(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """Add a batch to the own knowledge; the noise is that of the first batch."""
         out = ctx.task.forward(work["params"], work["buffers"], batch.x)
         values = {FEATURES: out.features, SOFT: (out.outputs / self.temperature).softmax(1)}
         own = {f"{s}.own": added(work[f"{s}.own"], each, batch.y, batch.weight) for s, each in values.items()}
         return {**work, **own, NOISE: dict(ctx.noise) if ctx.step == 0 else work[NOISE]}
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Send the model and, of classes that are frequent enough, the knowledge."""
         client, upload = super().end(ctx, client, work)
         features, soft = work[f"{FEATURES}.own"], work[f"{SOFT}.own"]

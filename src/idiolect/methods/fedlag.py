@@ -11,13 +11,27 @@ import torch
 from torch import Tensor
 
 from ..analysis import cosine_matrix, count_conflicts, rank_units, sketch
-from ..contract.context import Context, Grad, ServerContext
-from ..contract.method import Download, Method, Paper, Upload, Wrapper, register
-from ..core import tree
-from ..core.errors import ComposeError, ModelError, OptionError
-from ..core.options import option
-from ..core.tree import Slots, Tree
-from ..task.task import Batch, Task
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    ComposeError,
+    Download,
+    Grad,
+    Method,
+    ModelError,
+    OptionError,
+    Refuses,
+    ServerContext,
+    Slots,
+    Task,
+    Tree,
+    Upload,
+    Wrapper,
+    option,
+    register,
+    tree,
+)
 from .fedavg import FedAvg
 
 
@@ -58,23 +72,14 @@ class FedLAG(Wrapper):
     warm-up, which is not repeated here.
     """
 
-    title: ClassVar[str] = "Layers in which clients' updates conflict become personal"
-    reveals: ClassVar[str] = (
-        "as the method inside, personal layers included; where the server cannot work out an update from "
-        "that, the update too"
+    about = About(
+        "Layers in which clients' updates conflict become personal",
+        paper="nguyen2024fedlag",
+        kind="wrapper",
+        reveals="as the method inside, personal layers included; where the server cannot work out an update from that, the update too",
+        caution="layers are personal in what they become, not in what is sent: the server has to compare them",
     )
-    caution: ClassVar[str] = (
-        "layers are personal in what they become, not in what is sent: the server has to compare them"
-    )
-    paper: ClassVar[Paper] = Paper(
-        "Nguyen, Le, Do, Tran, Nguyen, Trinh, Yang",
-        "Towards layer-wise personalized federated learning: adaptive layer disentanglement via conflicting gradients",
-        "arXiv",
-        2024,
-        "arXiv:2410.02845",
-    )
-    adds: ClassVar[tuple[str, ...]] = ("fedlag.update",)
-    one_network: ClassVar[str] = "it compares the clients' updates layer by layer"
+    refuses = Refuses(other_networks="it compares the clients' updates layer by layer")
     identities: ClassVar[dict[str, str]] = {"fedlag(fedavg, k=0)": "fedavg"}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"xi": -0.1, "schedule": "dynamic", "signal": "update", "granularity": "module"},
@@ -131,7 +136,7 @@ class FedLAG(Wrapper):
 
     # -- layers ----------------------------------------------------------------------------------
 
-    def units(self, ctx: Context | ServerContext) -> dict[str, LayerUnit]:
+    def units(self, ctx: ClientContext | ServerContext) -> dict[str, LayerUnit]:
         """The layers that may become personal, in the order of the network."""
         return self.divide(ctx.task, self.inner.kept(ctx))
 
@@ -248,7 +253,7 @@ class FedLAG(Wrapper):
 
     # -- client ----------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """No values of its own yet; their place is held by the initial ones."""
         client = self.inner.client_init(ctx)
         if self.k == 0:
@@ -256,12 +261,12 @@ class FedLAG(Wrapper):
         trained = torch.zeros((), dtype=torch.bool, device=ctx.samples.device)
         return {**client, "fedlag.own": self.own(ctx, ctx.initial), "fedlag.trained": {"before": trained}}
 
-    def own(self, ctx: Context, model: Slots) -> Tree:
+    def own(self, ctx: ClientContext, model: Slots) -> Tree:
         """What a client must remember of a model: all that may become personal."""
         names = {name for each in self.units(ctx).values() for name in each.along}
         return tree.pick({**model["params"], **model["buffers"]}, names)
 
-    def overlay(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def overlay(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The download with the client's own values on personal layers (eqs. 4 and 5), if it has trained before."""
         if "fedlag.personal" not in download:
             return download
@@ -274,7 +279,7 @@ class FedLAG(Wrapper):
         }
         return {**download, **model}
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The inner method's start from the overlaid download, remembered with what the server knows of it."""
         work = self.inner.begin(ctx, client, self.overlay(ctx, client, download))
         if ctx.round < 0:
@@ -285,7 +290,7 @@ class FedLAG(Wrapper):
         received = {} if self.covered(ctx) else tree.pick(download.get("params", {}), start)
         return {**work, "fedlag.start": start, "fedlag.received": received}
 
-    def covered(self, ctx: Context) -> bool:
+    def covered(self, ctx: ClientContext) -> bool:
         """Whether a wrapper around this one may change the model between here and the server."""
         outside = ctx.method
         while outside is not self and isinstance(outside, Wrapper):
@@ -294,7 +299,7 @@ class FedLAG(Wrapper):
             outside = outside.inner
         return False
 
-    def enter(self, ctx: Context, work: Slots) -> Slots:
+    def enter(self, ctx: ClientContext, work: Slots) -> Slots:
         """An inner method that sets `params` between phases (mixing, alignment) moves the start of their training."""
         work = self.inner.enter(ctx, work)
         training = [phase for phase in ctx.method.phases(ctx) if "params" in phase.slots]
@@ -302,7 +307,7 @@ class FedLAG(Wrapper):
             return work
         return {**work, "fedlag.start": tree.pick(work["params"], work["fedlag.start"])}
 
-    def update(self, ctx: Context, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
+    def update(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
         """Keep the gradient of the model's last step, if gradients are compared."""
         work = self.inner.update(ctx, work, slot, grad, batch, lr)
         if slot != "params" or "fedlag.grad" not in work:
@@ -310,7 +315,7 @@ class FedLAG(Wrapper):
         newest = tree.pick(grad.slots[slot], work["fedlag.grad"])
         return {**work, "fedlag.grad": {**work["fedlag.grad"], **newest}}
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the trained values; send with the model what the server needs for the scores."""
         client, upload = self.inner.end(ctx, client, work)
         if ctx.round < 0:
@@ -326,7 +331,7 @@ class FedLAG(Wrapper):
         needed = {name: unknown(name, work, upload).expand_as(leaf) for name, leaf in update.items()}
         return client, Upload({**upload.slots, "fedlag.update": update}, {**upload.masks, "fedlag.update": needed})
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The inner method's view of the overlaid download."""
         return self.inner.view(ctx, client, self.overlay(ctx, client, download))
 

@@ -5,17 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..contract.context import Context, Grad, ServerContext
-from ..contract.method import Download, Method, Paper, Phase, Upload, register
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots, Tree
-from ..task.task import Batch, Scored, Task
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    Grad,
+    Method,
+    Phase,
+    Refuses,
+    Scored,
+    ServerContext,
+    Slots,
+    Task,
+    Tree,
+    Upload,
+    option,
+    register,
+    tree,
+)
 
 SCORES = "fedmask.scores"
 KEPT = "fedmask.kept"
@@ -45,21 +57,17 @@ class FedMask(Method):
     normalisation are frozen too. Nothing but masks, running statistics and the sample count leaves a client.
     """
 
-    title: ClassVar[str] = "Personal binary masks of frozen weights, averaged where they overlap"
-    reveals: ClassVar[str] = "one bit per weight of the masked layers"
-    stays: ClassVar[str] = "scores of the mask"
-    caution: ClassVar[str] = "weights never change, so the bits are all there is to know"
-    paper: ClassVar[Paper] = Paper(
-        "Li, Sun, Zeng, Zhang, Li, Chen",
-        "FedMask: joint computation and communication-efficient personalized federated learning via heterogeneous"
-        " masks",
-        "SenSys",
-        2021,
-        "doi:10.1145/3485730.3485929",
+    about = About(
+        "Personal binary masks of frozen weights, averaged where they overlap",
+        paper="li2021fedmask",
+        reveals="one bit per weight of the masked layers",
+        stays="scores of the mask",
+        caution="weights never change, so the bits are all there is to know",
     )
-    sends: ClassVar[tuple[str, ...]] = ("fedmask.bits", "buffers", "weight")
-    unwrappable: ClassVar[str] = "its clients share masks of frozen weights, not a model that is trained"
-    one_network: ClassVar[str] = "it compares masks of the same weights"
+    refuses = Refuses(
+        wrapping="its clients share masks of frozen weights, not a model that is trained",
+        other_networks="it compares masks of the same weights",
+    )
 
     layers: int = option(1, min=1, help="how many of the last layers have masks")
     sparsity: float = option(0.5, min=0.0, below=1.0, help="share of each masked tensor that is pruned")
@@ -82,7 +90,7 @@ class FedMask(Method):
         """No parameter is ever sent: the weights never change."""
         return frozenset(task.net.params)
 
-    def model(self, ctx: Context, scores: Tree, kept: Tree) -> Tree:
+    def model(self, ctx: ClientContext, scores: Tree, kept: Tree) -> Tree:
         """The frozen weights under the binary mask, differentiable straight through."""
         return {
             **ctx.initial["params"],
@@ -129,7 +137,7 @@ class FedMask(Method):
 
     # -- client --------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """Equal scores, nothing pruned, and the buffers that stay private."""
         weights = tree.pick(ctx.initial["params"], self.masked(ctx.task))
         own = tree.pick(ctx.initial["buffers"], self.kept(ctx))
@@ -139,7 +147,7 @@ class FedMask(Method):
             **({"private": own} if own else {}),
         }
 
-    def assemble(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def assemble(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The client's mask with what the server decided, and the model that it gives."""
 
         def heed(score: Tensor, kept: Tensor, decided: Tensor, on: Tensor) -> Tensor:
@@ -154,20 +162,20 @@ class FedMask(Method):
             KEPT: client[KEPT],
         }
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """A pass before the pruning, the first time; then training."""
         training = (Phase("train", slots=(SCORES,), lr=self.lr),)
         return (*self.first(ctx), *training)
 
-    def first(self, ctx: Context) -> tuple[Phase, ...]:
+    def first(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """The pass that shows a newcomer what to prune."""
         return (Phase("probe", slots=(SCORES,), epochs=1, lr=self.lr),) if ctx.newcomer and self.sparsity else ()
 
-    def enter(self, ctx: Context, work: Slots) -> Slots:
+    def enter(self, ctx: ClientContext, work: Slots) -> Slots:
         """A newcomer prunes after its first pass."""
         return {**work, KEPT: self.prune(work[SCORES])} if self.first(ctx) and ctx.phase.name == "train" else work
 
-    def grad(self, ctx: Context, work: Slots, batch: Batch) -> Grad:
+    def grad(self, ctx: ClientContext, work: Slots, batch: Batch) -> Grad:
         """The gradient of the scores, straight through the mask."""
 
         def loss(trees: Slots) -> Scored:
@@ -175,12 +183,12 @@ class FedMask(Method):
 
         return ctx.grad(work, SCORES, batch, loss)
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of the scores."""
         grad = self.grad(ctx, work, batch)
         return {**ctx.descend(work, SCORES, grad, batch), "buffers": grad.scored.buffers}
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep scores and structure; send the bits of what was not pruned."""
         own = tree.pick(work["buffers"], self.kept(ctx))
         after = {**client, SCORES: work[SCORES], KEPT: work[KEPT], **({"private": own} if own else {})}
@@ -191,15 +199,15 @@ class FedMask(Method):
 
     # -- prediction ----------------------------------------------------------------------------------
 
-    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
         """The model under the trained mask."""
         return {**work, "params": self.model(ctx, work[SCORES], work[KEPT])}
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client does what a newcomer does: a pass, pruning, training."""
         return self.phases(ctx)
 
-    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
         """A step of the scores of a copy, whatever the phase calls them; or the statistics of the masked model."""
         if ctx.phase.name == "stats":
             return super().tune(ctx, view, batch)
@@ -210,7 +218,7 @@ class FedMask(Method):
         moved = ctx.move({**fresh, **view}, SCORES, grad, ctx.phase.lr or self.lr or ctx.lr)
         return {**moved, "params": self.model(ctx, moved[SCORES], moved[KEPT]), "buffers": grad.scored.buffers}
 
-    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
+    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The share of the masked weights that is on."""
         on = [((score > 0) & client[KEPT][n]).sum() for n, score in client[SCORES].items()]
         return {"on": torch.stack(on).sum() / tree.size(client[SCORES])}

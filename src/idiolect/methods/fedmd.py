@@ -9,13 +9,26 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.context import Context, Grad, ServerContext
-from ..contract.method import Download, Method, Paper, Phase, Upload, register
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    Grad,
+    Method,
+    Needs,
+    Phase,
+    Refuses,
+    Scored,
+    ServerContext,
+    Slots,
+    Task,
+    Upload,
+    option,
+    register,
+    tree,
+)
 from ..task.losses import per_sample
-from ..task.task import Batch, Scored, Task
 
 SCORES = "fedmd.scores"
 SEEN = "fedmd.seen"
@@ -40,20 +53,18 @@ class FedMD(Method):
     The server sees scores of public samples only. An unseen client goes through the set-up and one round.
     """
 
-    title: ClassVar[str] = "Own networks that teach each other by scores of public samples"
-    reveals: ClassVar[str] = "class scores on public samples"
-    stays: ClassVar[str] = "the model"
-    caution: ClassVar[str] = "needs data that everybody sees"
-    paper: ClassVar[Paper] = Paper(
-        "Li, Wang", "FedMD: heterogenous federated learning via model distillation", "arXiv", 2019, "arXiv:1910.03581"
+    about = About(
+        "Own networks that teach each other by scores of public samples",
+        paper="li2019fedmd",
+        reveals="class scores on public samples",
+        stays="the model",
+        caution="needs data that everybody sees",
     )
+    needs = Needs(setup_rounds=1, public=True)
+    refuses = Refuses(wrapping="its clients share scores of public samples, not a model")
     identities: ClassVar[dict[str, str]] = {
         "fedmd(public_epochs=0, private_epochs=0, digest_epochs=0)": "local",
     }
-    needs: ClassVar[tuple[str, ...]] = ("public",)
-    sends: ClassVar[tuple[str, ...]] = (SCORES,)
-    setup_rounds: ClassVar[int] = 1
-    unwrappable: ClassVar[str] = "its clients share scores of public samples, not a model"
 
     samples: int = option(5000, min=1, help="public samples scored and digested per round, or all if there are fewer")
     loss: str = option("l1", choices=("l1", "mse"), help="distance of a client's scores from the consensus")
@@ -110,7 +121,7 @@ class FedMD(Method):
             ),
         ) * self.digest_epochs
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """Digest and revisit, or the set-up; then score the next round's samples."""
         training = self.first() if ctx.round < 0 else (*self.digests(), Phase())
         score = Phase(
@@ -125,13 +136,13 @@ class FedMD(Method):
         )
         return (*training, score) if self.digest_epochs else training
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The own model, the consensus, and room for the scores."""
         work = {**super().begin(ctx, client, download), CONSENSUS: download[CONSENSUS]}
         scores = blank(ctx, self.samples)
         return {**work, SCORES: {"scores": scores}, SEEN: {"rows": scores.new_zeros(len(scores), dtype=torch.bool)}}
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of training or digesting, or the scores of a batch."""
         if ctx.phase.name == "score":
             return self.score(ctx, work, batch)
@@ -141,7 +152,7 @@ class FedMD(Method):
         # The training log is about the clients' own data.
         return work if grad is None else {**ctx.descend(work, "params", grad, batch), "log": work["log"]}
 
-    def score(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def score(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """Write down the scores of a batch, in the order in which they will be digested."""
         found = ctx.task.forward(work["params"], work["buffers"], batch.x).outputs.detach()
         at = ctx.step * self.digest_batch
@@ -153,7 +164,7 @@ class FedMD(Method):
         scores, seen = put(work[SCORES]["scores"], found), put(work[SEEN]["rows"], rows)
         return {**work, SCORES: {"scores": scores}, SEEN: {"rows": seen}}
 
-    def digest(self, ctx: Context, work: Slots, batch: Batch) -> Grad | None:
+    def digest(self, ctx: ClientContext, work: Slots, batch: Batch) -> Grad | None:
         """The gradient of the distance from the consensus; none where there is no consensus of the batch."""
         at, consensus = ctx.step * self.digest_batch, work[CONSENSUS]
         target = consensus["scores"][at : at + len(batch.x)]
@@ -170,7 +181,7 @@ class FedMD(Method):
 
         return ctx.grad(work, "params", batch, loss)
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the model, send the scores."""
         client, _ = super().end(ctx, client, work)
         if not self.digest_epochs:
@@ -181,15 +192,15 @@ class FedMD(Method):
 
     # -- prediction ----------------------------------------------------------------------------------
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The own model; with the consensus, should it be digested."""
         return {**super().view(ctx, client, download), CONSENSUS: download[CONSENSUS]}
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client goes through the set-up, and then through a round with the newest consensus."""
         return (*self.first(), *self.digests(ahead=1), Phase())
 
-    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
         """A step on a copy of the own model."""
         if ctx.phase.name != "digest":
             return super().tune(ctx, view, batch)
@@ -197,7 +208,7 @@ class FedMD(Method):
         return view if grad is None else ctx.move(view, "params", grad, ctx.rate)
 
 
-def blank(ctx: Context | ServerContext, count: int) -> Tensor:
+def blank(ctx: ClientContext | ServerContext, count: int) -> Tensor:
     """Zeros in place of the scores of so many samples."""
     model = ctx.initial
     x = ctx.task.example[0][:1].to(next(iter(model["params"].values())).device)

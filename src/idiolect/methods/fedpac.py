@@ -10,13 +10,26 @@ import torch
 from torch import Tensor
 
 from ..analysis.simplex import simplex_weights
-from ..contract.context import Context, ServerContext
-from ..contract.method import Download, Method, Paper, Phase, Upload, register
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    Method,
+    Needs,
+    Phase,
+    Refuses,
+    Scored,
+    ServerContext,
+    Slots,
+    Task,
+    Tree,
+    Upload,
+    option,
+    register,
+    tree,
+)
 from ..contract.parts.class_statistics import added, distance, empty, feature_size, merged, require_classes, rows
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots, Tree
-from ..task.task import Batch, Scored, Task
 from .fedrep import in_turn
 
 PROTOTYPES = "fedpac.prototypes"
@@ -52,22 +65,15 @@ class FedPAC(Method):
     a^2 + 2 b^2 with a = 2/3, b = 1/3. Heads 3, 6 and 100 become 4.
     """
 
-    title: ClassVar[str] = "Aligned features and combined heads"
-    reveals: ClassVar[str] = "the trained model, class counts, and means and variance of its features class by class"
-    caution: ClassVar[str] = (
-        "class counts and means tell which classes a client has; the server keeps a head per client"
+    about = About(
+        "Aligned features and combined heads",
+        paper="xu2023fedpac",
+        reveals="the trained model, class counts, and means and variance of its features class by class",
+        caution="class counts and means tell which classes a client has; the server keeps a head per client",
     )
-    paper: ClassVar[Paper] = Paper(
-        "Xu, Tong, Huang",
-        "Personalized federated learning with feature alignment and classifier collaboration",
-        "ICLR",
-        2023,
-        "arXiv:2306.11867",
-    )
+    needs = Needs(server_models=True)
+    refuses = Refuses(other_networks="it works with the features of one network")
     identities: ClassVar[dict[str, str]] = {"fedpac(lam=0, collaborate=false)": "fedrep(head_epochs=1)"}
-    needs: ClassVar[tuple[str, ...]] = ("server models",)
-    sends: ClassVar[tuple[str, ...]] = (*Method.sends, PROTOTYPES, STATISTICS)
-    one_network: ClassVar[str] = "it works with the features of one network"
 
     lam: float = option(1.0, min=0.0, help="weight lambda of the pull of features to the global class means")
     collaborate: bool = option(True, help="combine heads; false leaves each client its own")
@@ -129,18 +135,18 @@ class FedPAC(Method):
 
     # -- client ------------------------------------------------------------------------------------
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The model, the global class means, and nothing measured yet."""
         work, means = super().begin(ctx, client, download), download[PROTOTYPES]
         square = torch.zeros_like(ctx.samples)
         return {**work, "fedpac.global": means, PROTOTYPES: tree.zeros_like(means), STATISTICS: {"square": square}}
 
-    def phases(self, ctx: Context) -> Sequence[Phase]:
+    def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """Measure the received body, train the head, then the body, and measure the class means of the new one."""
         training = in_turn(ctx.task, self.head(ctx.task), self.head_epochs, None, self.head_lr)
         return (Phase("received", slots=(), epochs=1), *training, Phase("trained", slots=(), epochs=1))
 
-    def enter(self, ctx: Context, work: Slots) -> Slots:
+    def enter(self, ctx: ClientContext, work: Slots) -> Slots:
         """Before the new features are measured, make h and V of the received ones."""
         if ctx.phase.name != "trained":
             return work
@@ -150,7 +156,7 @@ class FedPAC(Method):
         variance = (work[STATISTICS]["square"] / samples - h.square().sum()).clamp_min(0.0) / samples
         return {**work, PROTOTYPES: tree.zeros_like(means), STATISTICS: {"mean": h, "variance": variance}}
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """Measure features, or train the head, or the body with its pull."""
         if ctx.phase.name in ("received", "trained"):
             return self.measured(ctx, work, batch)
@@ -165,7 +171,7 @@ class FedPAC(Method):
 
         return ctx.descend(work, "params", ctx.grad(work, "params", batch, loss), batch)
 
-    def measured(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def measured(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """Features of one batch more in the class means and in the mean square."""
         features, y, weight = rows(ctx.task.forward(work["params"], work["buffers"], batch.x).features, batch)
         work = {**work, PROTOTYPES: added(work[PROTOTYPES], features, y, weight)}
@@ -174,12 +180,12 @@ class FedPAC(Method):
         square = work[STATISTICS]["square"] + (features.square().sum(1) * weight).sum()
         return {**work, STATISTICS: {"square": square}}
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Send the model and what was measured."""
         client, upload = super().end(ctx, client, work)
         measured = {slot: work[slot] for slot in (PROTOTYPES, STATISTICS)}
         return client, replace(upload, slots={**upload.slots, **measured})
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its head on the shared body."""
         return (Phase("onboard", part=self.head(ctx.task)),)

@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..contract.context import Context
-from ..contract.method import Method, Paper, register
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots
-from ..task.task import Batch
+from ..contract import About, Batch, ClientContext, Method, Slots, option, register, tree
 
 
 @register("fedprox")
@@ -25,26 +20,18 @@ class FedProx(Method):
     Hand-worked: at w = 3 with w^t = 1, loss gradient 2 and mu = 0.5 the step is along 2 + 0.5 (3 - 1) = 3.
     """
 
-    title: ClassVar[str] = "FedAvg with clients held near the global model"
-    kind: ClassVar[str] = "global"
-    paper: ClassVar[Paper] = Paper(
-        "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
-        "Federated optimization in heterogeneous networks",
-        "MLSys",
-        2020,
-        "arXiv:1812.06127",
-    )
+    about = About("FedAvg with clients held near the global model", paper="li2020fedprox", kind="global")
+    one_model = True
     identities: ClassVar[dict[str, str]] = {"fedprox(mu=0)": "fedavg"}
 
     mu: float = option(0.1, min=0.0, help="weight of the proximal term")
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """Remember the global model as the anchor."""
-        work = super().begin(ctx, client, download)
         return {**work, "fedprox.anchor": work["params"]}
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step on the loss plus the proximal term."""
         grad = ctx.grad(work, "params", batch)
         pull = tree.sub(work["params"], work["fedprox.anchor"])
-        return ctx.descend(work, "params", grad.plus(pull, self.mu), batch)
+        return ctx.optimize(work, "params", grad.plus(pull, self.mu), batch)

@@ -9,18 +9,28 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..contract.context import Context, ServerContext
-from ..contract.method import Download, Method, Paper, Phase, Upload, register
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    ModelError,
+    Phase,
+    Scored,
+    ServerContext,
+    Slots,
+    Task,
+    Tree,
+    Upload,
+    option,
+    register,
+    tree,
+)
 from ..contract.parts.class_statistics import require_classes
 from ..contract.parts.heads import head_outputs
 from ..contract.parts.on_features import OnFeatures, head_values
-from ..core import tree
-from ..core.errors import ModelError
-from ..core.options import option
-from ..core.tree import Slots, Tree
 from ..task.losses import class_axis
 from ..task.network import Output
-from ..task.task import Batch, Scored, Task
 
 OWN = "fedrod.own"
 HYPER = "fedrod.hyper"
@@ -51,19 +61,14 @@ class FedRoD(OnFeatures):
     has (-1/2, 1/2); the private head, which sees the plain one, moves along (-1/2, 1/2).
     """
 
-    title: ClassVar[str] = "A balanced generic head and a private one on top"
-    reveals: ClassVar[str] = "the model with its generic head"
-    stays: ClassVar[str] = "the private head and the class counts"
-    caution: ClassVar[str] = "with hyper=true the network that makes heads from class shares is sent too"
-    paper: ClassVar[Paper] = Paper(
-        "Chen, Chao",
-        "On bridging generic and personalized federated learning for image classification",
-        "ICLR",
-        2022,
-        "arXiv:2107.00778",
+    about = About(
+        "A balanced generic head and a private one on top",
+        paper="chen2022fedrod",
+        reveals="the model with its generic head",
+        stays="the private head and the class counts",
+        caution="with hyper=true the network that makes heads from class shares is sent too",
     )
     identities: ClassVar[dict[str, str]] = {"fedrod(gamma=0)": "fedavg"}
-    sends: ClassVar[tuple[str, ...]] = (*Method.sends, HYPER)
 
     gamma: float = option(1.0, min=0.0, help="how much the generic loss makes up for class counts; 0 is not at all")
     hyper: bool = option(False, help="make private heads from class shares by a common network")
@@ -116,20 +121,20 @@ class FedRoD(OnFeatures):
 
     # -- client ------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """A private head of zeros, unless one is made."""
         own = {} if self.hyper else {OWN: tree.zeros_like(head_values(ctx.task))}
         return {**super().client_init(ctx), **own}
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The model, and the private head or what makes it."""
         return {**super().begin(ctx, client, download), self.trained: {**client, **download}[self.trained]}
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """One phase that trains both."""
         return (Phase(slots=("params", self.trained)),)
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of body and generic head, and one of the private head; both losses are those before the step."""
 
         def balanced(trees: Slots) -> Scored:
@@ -147,14 +152,14 @@ class FedRoD(OnFeatures):
         rate = ctx.rate if self.own_lr is None else self.own_lr
         return self.descend(ctx, self.descend(ctx, work, grad, batch), own, batch, rate)
 
-    def shifted(self, ctx: Context, outputs: Tensor, batch: Batch) -> Tensor:
+    def shifted(self, ctx: ClientContext, outputs: Tensor, batch: Batch) -> Tensor:
         """Logits plus gamma log n_c (eq. 5)."""
         prior = torch.where(ctx.counts > 0, ctx.counts.clamp_min(1).log(), ABSENT)
         shape = [1] * outputs.ndim
         shape[class_axis(outputs, batch.y)] = -1
         return outputs + self.gamma * prior.to(outputs.dtype).reshape(shape)
 
-    def private_head(self, ctx: Context, slots: Slots) -> Tree:
+    def private_head(self, ctx: ClientContext, slots: Slots) -> Tree:
         """The private head: the client's own, or what the network makes of its class shares."""
         if OWN in slots:
             return slots[OWN]
@@ -164,28 +169,28 @@ class FedRoD(OnFeatures):
         pieces = torch.split(made, [leaf.numel() for leaf in like.values()])
         return {name: piece.reshape(leaf.shape) for (name, leaf), piece in zip(like.items(), pieces, strict=True)}
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the private head; or send what makes it."""
         client, upload = super().end(ctx, client, work)
         if self.hyper:
             return client, replace(upload, slots={**upload.slots, HYPER: work[HYPER]})
         return {**client, OWN: work[OWN]}, upload
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The newest model and the private head."""
         return {**super().view(ctx, client, download), OWN: self.private_head(ctx, {**client, **download})}
 
-    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
         """The trained model and the private head."""
         return {**super().after_local(ctx, client, work), OWN: self.private_head(ctx, work)}
 
     # -- prediction --------------------------------------------------------------------------------
 
-    def forward(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
+    def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """The sum of both heads."""
         out = self.features(ctx, slots, x, train)
         return out._replace(outputs=out.outputs + head_outputs(ctx.task, slots[OWN], out.features))
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its private head."""
         return (Phase("onboard", slots=(OWN,), part=frozenset(head_values(ctx.task)), lr=self.own_lr),)

@@ -9,14 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..contract.context import Context, ServerContext
-from ..contract.method import Paper, Upload, register
+from ..contract import About, ClientContext, OptionError, ServerContext, Slots, Task, Upload, option, register
+from ..contract.about import Paper
 from ..contract.parts.unit_splits import SplitUnits
-from ..core.errors import OptionError
-from ..core.options import option
 from ..core.randomness import generator
-from ..core.tree import Slots
-from ..task.task import Task
 
 PAPER = Paper(
     "Wang, Tang, Li",
@@ -42,10 +38,12 @@ class FedSplit(SplitUnits):
     shared. The server holds (4, 0), and the clients continue with (4, 4) and with (4, 8).
     """
 
-    title: ClassVar[str] = "Some units of a layer are shared, the others personal"
-    reveals: ClassVar[str] = "shared rows, and all layers that are not split"
-    stays: ClassVar[str] = "personal rows"
-    paper: ClassVar[Paper] = PAPER
+    about = About(
+        "Some units of a layer are shared, the others personal",
+        paper="wang2023fedfac",
+        reveals="shared rows, and all layers that are not split",
+        stays="personal rows",
+    )
     identities: ClassVar[Mapping[str, str]] = {
         "fedsplit(share=1)": "fedavg",
         "fedsplit(layers=head, share=0)": "fedper",
@@ -100,7 +98,7 @@ class FedSplit(SplitUnits):
             chosen = list(range(units - count, units))
         return torch.isin(torch.arange(units), torch.tensor(chosen, dtype=torch.int64))
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the split layers as trained; personal rows are not sent."""
         client, upload = super().end(ctx, client, work)
         shared = self.shared_rows(ctx, work["split.shared"])

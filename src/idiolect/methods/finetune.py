@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..contract.context import Context
-from ..contract.method import Method, Phase, Wrapper, register
-from ..core.options import option
+from ..contract import About, ClientContext, Method, Phase, Wrapper, option, register
 from .fedavg import FedAvg
 
 
@@ -21,9 +19,12 @@ class FineTune(Wrapper):
     Hand-worked: view 1, loss gradient 2, rate 0.1, one step: the copy predicts with 0.8, the next round starts from 1.
     """
 
-    title: ClassVar[str] = "Before predicting, each client trains a throw-away copy; finetune(fedavg) is FedAvg-FT"
-    reveals: ClassVar[str] = "as the method inside"
-    stays: ClassVar[str] = "the fine-tuned copy"
+    about = About(
+        "Before predicting, each client trains a throw-away copy; finetune(fedavg) is FedAvg-FT",
+        kind="wrapper",
+        reveals="as the method inside",
+        stays="the fine-tuned copy",
+    )
     identities: ClassVar[dict[str, str]] = {"finetune(fedavg, epochs=0)": "fedavg"}
     touches_model: ClassVar[bool] = False
 
@@ -31,11 +32,11 @@ class FineTune(Wrapper):
     epochs: int = option(1, min=0, help="passes over the training data")
     lr: float | None = option(None, above=0.0, help="rate; none is the run's")
 
-    def adapt(self, ctx: Context) -> Sequence[Phase]:
+    def adapt(self, ctx: ClientContext) -> Sequence[Phase]:
         """The inner method's adaptation, then the fine-tuning."""
         tuning = (Phase("finetune", epochs=self.epochs, lr=self.lr),) if self.epochs else ()
         return (*self.inner.adapt(ctx), *tuning)
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client fine-tunes its view like all others."""
         return () if self.epochs else self.inner.onboard(ctx)

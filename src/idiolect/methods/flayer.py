@@ -10,15 +10,29 @@ import torch
 from torch import Tensor
 
 from .. import analysis
-from ..contract.context import Context, Grad, ServerContext
-from ..contract.method import Method, Paper, Upload, Wrapper, register, slot_of
-from ..contract.phase import Phase
-from ..core import tree
-from ..core.errors import ComposeError, ModelError, OptionError
-from ..core.options import option
-from ..core.tree import Slots, Tree
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    ComposeError,
+    Grad,
+    Method,
+    ModelError,
+    Needs,
+    OptionError,
+    Phase,
+    ServerContext,
+    Slots,
+    Task,
+    Tree,
+    Upload,
+    Wrapper,
+    option,
+    register,
+    slot_of,
+    tree,
+)
 from ..task.optimizers import Optimizer
-from ..task.task import Batch, Task
 from .fedavg import FedAvg
 
 HEAD, SCORE = "flayer.head", "flayer.score"
@@ -55,22 +69,15 @@ class FLAYER(Wrapper):
     data and masks convolutions kernel by kernel and dense layers not at all, which is not repeated here.
     """
 
-    title: ClassVar[str] = "Own and global head mixed by accuracy, a rate per layer, only what moved most is sent"
-    reveals: ClassVar[str] = (
-        "of each layer the coordinates that moved most (the last layer whole), and so also which these are"
+    about = About(
+        "Own and global head mixed by accuracy, a rate per layer, only what moved most is sent",
+        paper="chen2025flayer",
+        kind="wrapper",
+        reveals="of each layer the coordinates that moved most (the last layer whole), and so also which these are",
+        stays="the accuracy by which own and global head are mixed; statistics of normalisation, unless norm_stats says otherwise",
+        caution="the trained head is sent: it is averaged, too",
     )
-    stays: ClassVar[str] = (
-        "the accuracy by which own and global head are mixed; statistics of normalisation, unless norm_stats "
-        "says otherwise"
-    )
-    caution: ClassVar[str] = "the trained head is sent: it is averaged, too"
-    paper: ClassVar[Paper] = Paper(
-        "Chen, Yang, Ren, Li, Wang",
-        "Optimizing personalized federated learning through adaptive layer-wise learning",
-        "IJCAI",
-        2025,
-        "arXiv:2412.07062",
-    )
+    needs = Needs(norm_stats="local")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"acc_source": "train", "private_rates": True},
         "ref": {
@@ -86,7 +93,6 @@ class FLAYER(Wrapper):
         "flayer(fedavg, head_mixing=false, layer_rates=false, masking=false)": "fedavg",
         "flayer(fedavg, layers=0, low=1, layer_rates=false)": "fedavg",
     }
-    norm_stats: ClassVar[str] = "local"
 
     inner: Method = field(default_factory=FedAvg)
     layers: int = option(1, min=0, help="how many of the last layers mix own and global values (s)")
@@ -150,7 +156,7 @@ class FLAYER(Wrapper):
 
     # -- head (eq. 2) ------------------------------------------------------------------------------
 
-    def head(self, ctx: Context) -> frozenset[str]:
+    def head(self, ctx: ClientContext) -> frozenset[str]:
         """What is mixed: the last layers, unless the inner method keeps them private."""
         return ctx.task.head(self.layers) - self.kept(ctx) if self.mixes else frozenset()
 
@@ -162,19 +168,19 @@ class FLAYER(Wrapper):
         head = tree.mix(own, download["params"], client["flayer.accuracy"]["share"])
         return {**download, "params": {**download["params"], **head}}
 
-    def tally(self, ctx: Context, work: Slots, outputs: Tensor, batch: Batch) -> Slots:
+    def tally(self, ctx: ClientContext, work: Slots, outputs: Tensor, batch: Batch) -> Slots:
         """Count right answers; every epoch counts anew, so that the last one stays."""
         found = {"right": (ctx.task.correct(outputs, batch.y) * batch.weight).sum(), "samples": batch.weight.sum()}
         return {**work, "flayer.tally": tree.add(found, work["flayer.tally"]) if ctx.step else found}
 
-    def head_phases(self, ctx: Context) -> Sequence[Phase]:
+    def head_phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """Epochs of the mixed head alone."""
         part = self.head(ctx)
         return (Phase(HEAD, part=part, epochs=self.head_epochs),) if part and self.head_epochs else ()
 
     # -- rates (eq. 4) -----------------------------------------------------------------------------
 
-    def rated(self, ctx: Context) -> Context:
+    def rated(self, ctx: ClientContext) -> ClientContext:
         """A context whose optimiser gives each layer its rate."""
         return replace(ctx, optimizer=LayerWise(base=ctx.optimizer, method=self, ctx=ctx)) if self.layer_rates else ctx
 
@@ -184,7 +190,7 @@ class FLAYER(Wrapper):
 
     # -- masks (eq. 5 to 9) ------------------------------------------------------------------------
 
-    def masks(self, ctx: Context, work: Slots, sent: Tree) -> Tree:
+    def masks(self, ctx: ClientContext, work: Slots, sent: Tree) -> Tree:
         """Of what is sent, the coordinates that moved most; a layer that did not move at all is sent whole."""
         change = tree.sub(tree.pick(work["params"], sent), work["flayer.start"])
         numbers = layer_numbers(ctx.task)
@@ -197,7 +203,7 @@ class FLAYER(Wrapper):
                 found |= {n: piece.reshape(change[n].shape) for n, piece in zip(names, pieces, strict=True)}
         return found
 
-    def sent_shares(self, ctx: Context, masks: Tree) -> Tree:
+    def sent_shares(self, ctx: ClientContext, masks: Tree) -> Tree:
         """Of each unit, the share of its coordinates that was sent."""
         params, shares = ctx.initial["params"], {}
         for unit in ctx.task.units:
@@ -223,7 +229,7 @@ class FLAYER(Wrapper):
 
     # -- the client's round ------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """Beside the inner method's slots: own head and accuracy, and for the records rates and shares."""
         units = [unit.name for unit in ctx.task.units if unit.params]
         zero, one = torch.zeros_like(ctx.samples), torch.ones_like(ctx.samples)
@@ -235,7 +241,7 @@ class FLAYER(Wrapper):
             **({"flayer.sent": dict.fromkeys(units, zero)} if self.masking else {}),
         }
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """Start from the mixed head, and remember where that was."""
         work = self.inner.begin(ctx, client, self.mixed(client, download))
         zero = torch.zeros_like(ctx.samples)
@@ -246,17 +252,17 @@ class FLAYER(Wrapper):
             **({"flayer.start": work["params"]} if self.masking else {}),
         }
 
-    def phases(self, ctx: Context) -> Sequence[Phase]:
+    def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """The inner method's, and before and after them the head's and the pass that measures accuracy."""
         measured = self.mixes and self.acc_source != "running"
         score = (Phase(SCORE, slots=(), epochs=1, data=self.acc_source),) if measured else ()
         return (*self.head_phases(ctx), *self.inner.phases(ctx), *score)
 
-    def enter(self, ctx: Context, work: Slots) -> Slots:
+    def enter(self, ctx: ClientContext, work: Slots) -> Slots:
         """The inner method knows its own phases only."""
         return work if ctx.phase.name in (HEAD, SCORE) else self.inner.enter(ctx, work)
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """The inner method's step; in the phases of this one, a step of the head or a count of right answers."""
         if ctx.phase.name == HEAD:
             return ctx.descend(work, "params", ctx.grad(work, "params", batch), batch)
@@ -264,7 +270,7 @@ class FLAYER(Wrapper):
             return self.tally(ctx, work, ctx.task.forward(work["params"], work["buffers"], batch.x).outputs, batch)
         return self.inner.step(ctx, work, batch)
 
-    def update(self, ctx: Context, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
+    def update(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
         """The inner method's optimiser step, with the layers' rates; its forward pass gives the running accuracy."""
         if slot != "params":
             return self.inner.update(ctx, work, slot, grad, batch, lr)
@@ -272,7 +278,7 @@ class FLAYER(Wrapper):
             work = self.tally(ctx, work, grad.scored.outputs, batch)
         return self.inner.update(self.rated(ctx), work, slot, grad, batch, lr)
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the trained head and its accuracy; mask the upload, never the client's own model."""
         after, upload = self.inner.end(ctx, client, work)
         if self.layer_rates:
@@ -292,21 +298,21 @@ class FLAYER(Wrapper):
 
     # -- prediction --------------------------------------------------------------------------------
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """Eq. 2 from the client's own head and the newest global model; with rates, should it be trained on."""
         return {**self.inner.view(ctx, client, self.mixed(client, download)), **self.rate_state(client)}
 
-    def adapt(self, ctx: Context) -> Sequence[Phase]:
+    def adapt(self, ctx: ClientContext) -> Sequence[Phase]:
         """The head's own epochs follow every mixing; then the inner method's."""
         return (*self.head_phases(ctx), *self.inner.adapt(ctx))
 
-    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
         """The inner method's; the head, and an unseen client's first training, have the layers' rates."""
         if ctx.phase.name == HEAD:
             return self.rated(ctx).move(view, "params", ctx.grad(view, "params", batch), ctx.rate)
         return self.inner.tune(self.rated(ctx) if ctx.phase in self.onboard(ctx) else ctx, view, batch)
 
-    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
+    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The accuracy A_k, and of each unit the last rate's multiple and the share that was sent."""
         named = {"rate": client.get(RATES, {}), "sent": client.get("flayer.sent", {})}
         found = {f"{what}/{unit}": leaf for what, each in named.items() for unit, leaf in each.items()}
@@ -320,7 +326,7 @@ class LayerWise(Optimizer):
 
     base: Optimizer
     method: FLAYER
-    ctx: Context
+    ctx: ClientContext
 
     def step(
         self, params: Tree, grads: Tree, state: Slots, lr: float, rates: Mapping[str, Tensor] | None = None

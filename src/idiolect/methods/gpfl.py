@@ -9,17 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..contract.context import Context
-from ..contract.method import Method, Paper, Phase, register
+from ..contract import About, Batch, ClientContext, Phase, Scored, Slots, Task, option, register, tree
 from ..contract.parts.class_statistics import feature_size
 from ..contract.parts.feature_networks import FeatureNets
 from ..contract.parts.heads import head_outputs
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots
 from ..task.losses import cross_entropy
 from ..task.network import Output
-from ..task.task import Batch, Scored, Task
 
 CLASSES = "gpfl.classes"
 VALVE = "gpfl.valve"
@@ -63,17 +58,12 @@ class GPFL(FeatureNets):
     An unseen client trains its output layer. The server sees no class counts.
     """
 
-    title: ClassVar[str] = "Features guided by shared class embeddings, made personal by a valve"
-    reveals: ClassVar[str] = "the body, the class embeddings and the valve"
-    stays: ClassVar[str] = "the head"
-    paper: ClassVar[Paper] = Paper(
-        "Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan",
-        "GPFL: simultaneously learning global and personalized feature information for personalized federated learning",
-        "ICCV",
-        2023,
-        "arXiv:2308.10279",
+    about = About(
+        "Features guided by shared class embeddings, made personal by a valve",
+        paper="zhang2023gpfl",
+        reveals="the body, the class embeddings and the valve",
+        stays="the head",
     )
-    sends: ClassVar[tuple[str, ...]] = (*Method.sends, CLASSES, VALVE)
     beside: ClassVar[tuple[str, ...]] = (CLASSES, VALVE)
 
     lam: float = option(0.01, min=0.0, help="pull of the global features towards the embedding of their class")
@@ -84,33 +74,33 @@ class GPFL(FeatureNets):
         size = feature_size(task)
         return {CLASSES: nn.Embedding(task.classes or 1, size), VALVE: Valve(size)}
 
-    def assemble(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def assemble(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The model, what is shared beside it, and the conditions."""
         classes = download[CLASSES]["weight"]
         shares = ctx.counts / ctx.counts.sum().clamp_min(1)
         condition = {"global": classes.mean(0), "personal": shares @ classes}
         return {**super().assemble(ctx, client, download), CONDITION: condition}
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """Remember the received embeddings."""
         return {**super().begin(ctx, client, download), "gpfl.received": download[CLASSES]}
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """One phase that trains everything."""
         return (Phase(slots=("params", *self.beside)),)
 
-    def valve(self, ctx: Context, slots: Slots, condition: str, features: Tensor) -> Tensor:
+    def valve(self, ctx: ClientContext, slots: Slots, condition: str, features: Tensor) -> Tensor:
         """The features for one of the conditions."""
         scale, shift = ctx.nets[VALVE].apply(slots[VALVE], {}, slots[CONDITION][condition]).outputs
         return torch.relu((1 + scale) * features + shift)
 
-    def forward(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
+    def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """The output layer on the personal features; `features` are those of the body."""
         out = self.features(ctx, slots, x, train)
         personal = self.valve(ctx, slots, "personal", out.features)
         return out._replace(outputs=head_outputs(ctx.task, slots["params"], personal))
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """One step of everything on the sum of the three terms."""
 
         def loss(trees: Slots) -> Scored:
@@ -124,13 +114,13 @@ class GPFL(FeatureNets):
         decayed = {slot: tree.add(grad.slots[slot], work[slot], self.mu) for slot in self.beside}
         return self.descend(ctx, work, replace(grad, slots={**grad.slots, **decayed}), batch)
 
-    def guidance(self, ctx: Context, slots: Slots, features: Tensor, y: Tensor) -> Tensor:
+    def guidance(self, ctx: ClientContext, slots: Slots, features: Tensor, y: Tensor) -> Tensor:
         """Per sample, how far its global features are from their class: in direction, and lambda times in place."""
         common = self.valve(ctx, slots, "global", features)
         cosines = F.normalize(common) @ F.normalize(slots[CLASSES]["weight"]).T
         apart: Tensor = torch.linalg.vector_norm(common - slots["gpfl.received"]["weight"][y], dim=1)
         return cross_entropy(cosines, y) + self.lam * apart
 
-    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
         """All that predicts, as trained."""
         return {slot: work[slot] for slot in ("params", "buffers", VALVE, CONDITION)}

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract.context import Context, ServerContext
-from ..contract.method import Method, Paper, Phase, Upload, register
-from ..core.errors import OptionError
-from ..core.options import option
-from ..core.tree import Slots, Tree
+from ..contract import (
+    About,
+    ClientContext,
+    Method,
+    OptionError,
+    Phase,
+    ServerContext,
+    Slots,
+    Tree,
+    Upload,
+    option,
+    register,
+)
 
 OWN, SHARE = "l2sgd.own", "l2sgd.share"
 
@@ -45,15 +52,11 @@ class L2SGD(Method):
     have mean 4.5 and move to 0.6 * 2 + 0.4 * 4.5 = 3 and 0.6 * 7 + 0.4 * 4.5 = 6.
     """
 
-    title: ClassVar[str] = "Personal models that move towards their mean"
-    reveals: ClassVar[str] = "the client's own model"
-    caution: ClassVar[str] = "personal models leave the client: the server averages them"
-    paper: ClassVar[Paper] = Paper(
-        "Hanzely, Richtarik",
-        "Federated learning of a mixture of global and local models",
-        "arXiv",
-        2020,
-        "arXiv:2002.05516",
+    about = About(
+        "Personal models that move towards their mean",
+        paper="hanzely2020l2sgd",
+        reveals="the client's own model",
+        caution="personal models leave the client: the server averages them",
     )
 
     p: float = option(0.1, above=0.0, below=1.0, help="probability of a move after each step; 1/p steps on average")
@@ -63,7 +66,7 @@ class L2SGD(Method):
         """How many local steps there are before the coin says to move."""
         return int(rng.geometric(self.p))
 
-    def share(self, ctx: Context) -> float:
+    def share(self, ctx: ClientContext) -> float:
         """How far a move goes: a."""
         a = 0.5 if self.lam is None else ctx.lr * self.lam * (1 - self.p) / self.p
         if a > 1:
@@ -74,12 +77,12 @@ class L2SGD(Method):
             )
         return a
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """The model, and how far it has yet to move."""
         own = {**ctx.initial["params"], **ctx.initial["buffers"]}
         return {OWN: own, SHARE: {"a": torch.zeros_like(ctx.samples)}}
 
-    def assemble(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def assemble(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The client's model after its move towards the downloaded mean; counters and what is not sent are its own."""
         own, a = client[OWN], client[SHARE]["a"]
 
@@ -92,16 +95,16 @@ class L2SGD(Method):
 
         return {slot: {n: moved(n, download[slot]) for n in leaves} for slot, leaves in ctx.initial.items()}
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The model, and how far it will move after the local steps."""
         a = torch.full_like(ctx.samples, self.share(ctx))
         return {**super().begin(ctx, client, download), SHARE: {"a": a}}
 
-    def phases(self, ctx: Context) -> Sequence[Phase]:
+    def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """As many steps as the coin says."""
         return (Phase(steps=self.steps(ctx.rng("l2sgd"))),)
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the model, which has yet to move, and send it."""
         _, upload = super().end(ctx, client, work)
         return {**client, OWN: {**work["params"], **work["buffers"]}, SHARE: work[SHARE]}, upload

@@ -8,12 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from ..contract.context import Context, ServerContext
-from ..contract.method import Download, Paper, Upload, register
-from ..core.errors import OptionError
-from ..core.options import option
-from ..core.tree import Slots
-from ..task.task import Task
+from ..contract import About, ClientContext, Download, OptionError, ServerContext, Slots, Task, Upload, option, register
 from .fedavg import FedAvg
 from .fedper import PrivateHead
 
@@ -39,15 +34,11 @@ class LGFedAvg(PrivateHead):
     head 3, and bodies 5 and 7.
     """
 
-    title: ClassVar[str] = "Private body under a shared head"
-    reveals: ClassVar[str] = "the last layers"
-    stays: ClassVar[str] = "the body (during pretrain it is sent, too)"
-    paper: ClassVar[Paper] = Paper(
-        "Liang, Liu, Liu, Allen, Auerbach, Brent, Salakhutdinov, Morency",
-        "Think locally, act globally: federated learning with local and global representations",
-        "arXiv",
-        2020,
-        "arXiv:2001.01523",
+    about = About(
+        "Private body under a shared head",
+        paper="liang2020lgfedavg",
+        reveals="the last layers",
+        stays="the body (during pretrain it is sent, too)",
     )
     identities: ClassVar[dict[str, str]] = {"lgfedavg(layers=0)": "local", "lgfedavg(pretrain=1000)": "fedavg"}
 
@@ -95,7 +86,7 @@ class LGFedAvg(PrivateHead):
 
     # -- client ------------------------------------------------------------------------------------
 
-    def assemble(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def assemble(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """What was downloaded, and the client's own for the rest."""
         own = client.get("private", {})
         return {
@@ -103,7 +94,7 @@ class LGFedAvg(PrivateHead):
             for slot, leaves in ctx.initial.items()
         }
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the body, send the head; during pre-training send all."""
         client, upload = super().end(ctx, client, work)
         return client, FedAvg().end(ctx, {}, work)[1] if ctx.round < self.pretrain else upload

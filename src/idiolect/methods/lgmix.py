@@ -10,13 +10,24 @@ import torch
 from torch import Tensor, nn
 
 from ..analysis import ratio_of_traces, trace
-from ..contract.context import Context, ServerContext
-from ..contract.method import Download, Method, Paper, Upload, register, slot_of
-from ..core import tree
-from ..core.errors import ModelError
-from ..core.options import option
-from ..core.tree import Slots, Tree
-from ..task.task import Batch, Task
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    Method,
+    ModelError,
+    Refuses,
+    ServerContext,
+    Slots,
+    Task,
+    Tree,
+    Upload,
+    option,
+    register,
+    slot_of,
+    tree,
+)
 
 # A centred trace below this share of the raw one is round-off of float32 features: nothing varies.
 NO_SPREAD = 1e-12
@@ -51,26 +62,17 @@ class LGMix(Method):
     traces add up over all of them, and `centered` subtracts the mean over all of them.
     """
 
-    title: ClassVar[str] = (
-        "Each client follows a mixture of its own update and the average one, by the ratio of their feature traces"
+    about = About(
+        "Each client follows a mixture of its own update and the average one, by the ratio of their feature traces",
+        paper="jiang2024lgmix",
+        reveals="the update of the client's own model",
+        stays="the mixing ratios",
+        caution="all own models start alike, so whoever keeps all updates knows a client's model up to one number, the ratio, per round it took part in; with missed=ignore the server keeps a model per client",
     )
-    reveals: ClassVar[str] = "the update of the client's own model"
-    stays: ClassVar[str] = "the mixing ratios"
-    caution: ClassVar[str] = (
-        "all own models start alike, so whoever keeps all updates knows a client's model up to one number, "
-        "the ratio, per round it took part in; with missed=ignore the server keeps a model per client"
-    )
-    paper: ClassVar[Paper] = Paper(
-        "Jiang, Li, Le, Dou",
-        "Heterogeneous personalized federated learning by local-global updates mixing via convergence rate",
-        "ICLR",
-        2024,
-    )
+    refuses = Refuses(wrapping="its clients never start from the global model, so there is none to act on")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "ref": {"centered": True}}
     identities: ClassVar[Mapping[str, str]] = {"lgmix(fixed=1)": "local", "lgmix(fixed=0)": "fedavg"}
     identity_tolerance: ClassVar[float] = 1e-6
-    sends: ClassVar[tuple[str, ...]] = ("lgmix.delta", "weight")
-    unwrappable: ClassVar[str] = "its clients never start from the global model, so there is none to act on"
 
     centered: bool = option(False, help="subtract the mean feature (the trace of the covariance)")
     history: bool = option(True, help="use the mean of all ratios so far, the newest included; else the newest")
@@ -124,7 +126,7 @@ class LGMix(Method):
 
     # -- client ------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """The own model, the u it last trained beside, the ratios so far and the optimiser's state."""
         model, kept = joined(ctx.initial), self.kept(ctx)
         mixed = {n: leaf for n, leaf in model.items() if leaf.is_floating_point() and n not in kept}
@@ -132,7 +134,7 @@ class LGMix(Method):
         ratio = {name: torch.zeros((), device=device) for name in ("sum", "count", "newest")}
         return {"lgmix.own": model, "lgmix.seen": mixed, "lgmix.ratio": ratio, **self.optimizer_state(ctx)}
 
-    def optimizer_state(self, ctx: Context, work: Slots | None = None) -> Slots:
+    def optimizer_state(self, ctx: ClientContext, work: Slots | None = None) -> Slots:
         """What is kept of the optimiser: its state after training, or before the first round."""
         if not self.keep_optimizer:
             return {}
@@ -144,7 +146,7 @@ class LGMix(Method):
         ratio = client["lgmix.ratio"]
         return ratio["sum"] / ratio["count"] if self.history else ratio["newest"]
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """w_c by equation 2, from the own part that `end` stored and all that u has moved since."""
         own, seen, now = client["lgmix.own"], client["lgmix.seen"], download.get("lgmix.after", joined(download))
         if ctx.newcomer:
@@ -152,7 +154,7 @@ class LGMix(Method):
         followed = 1 - self.ratio(client)
         return parted(ctx, {**own, **now, **{n: own[n] + followed * (now[n] - seen[n]) for n in seen}})
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """Train the own model, never u; u stands beside it for its features."""
         model, now = self.view(ctx, client, download), joined(download)
         start = joined(model)
@@ -167,7 +169,7 @@ class LGMix(Method):
             **{slot: each for slot, each in client.items() if slot.startswith("params:")},
         }
 
-    def no_trace(self, ctx: Context) -> Tree:
+    def no_trace(self, ctx: ClientContext) -> Tree:
         """Empty sums: of squared features per model and, to centre them, of features and of samples."""
         device = next(iter(ctx.initial["params"].values())).device
         zero = torch.zeros((), dtype=torch.float64, device=device)
@@ -176,7 +178,7 @@ class LGMix(Method):
         none = zero.expand(width(ctx.task)).clone()
         return {"local": zero, "global": zero, "local.sum": none, "global.sum": none, "samples": zero}
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of the own model; both models' features on the batch enter the sums (Algorithm 1, line 6)."""
         grad = ctx.grad(work, "params", batch)
         work = ctx.descend(work, "params", grad, batch)
@@ -194,7 +196,7 @@ class LGMix(Method):
             sums["samples"] = sums["samples"] + weight.sum()
         return {**work, "lgmix.trace": sums}
 
-    def rows(self, ctx: Context, features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def rows(self, ctx: ClientContext, features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Features as rows and the rows' weights: a row per sample, with `pool=sum` a row per position."""
         h, weight = features.to(torch.float64), weight.to(torch.float64)
         if h.ndim == 2:
@@ -206,7 +208,7 @@ class LGMix(Method):
             return h.mean(1), weight
         return h.flatten(0, 1), weight[:, None].expand(h.shape[:2]).flatten()
 
-    def measured(self, ctx: Context, sums: Tree, ratios: Tree) -> Tensor:
+    def measured(self, ctx: ClientContext, sums: Tree, ratios: Tree) -> Tensor:
         """This round's ratio (eq. 6): 0.5 where no feature is active, the mean so far (or 0.5) if not finite."""
         if self.fixed is not None:
             return torch.full_like(ratios["newest"], self.fixed)
@@ -215,12 +217,12 @@ class LGMix(Method):
         return ratio_of_traces(local, global_, before.to(local.dtype)).to(before.dtype)
 
     @staticmethod
-    def spread(ctx: Context, sums: Tree, model: str) -> Tensor:
+    def spread(ctx: ClientContext, sums: Tree, model: str) -> Tensor:
         """The trace of centred features, sum |h|^2 - n |mean h|^2; one sample alone has none."""
         spread = sums[model] - sums[f"{model}.sum"].square().sum() / sums["samples"]
         return torch.where((ctx.samples < 2) | (spread <= NO_SPREAD * sums[model]), 0.0, spread)
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Rewind to w_c + lambda delta, which `view` completes to equation 2 once u has moved; send delta."""
         start, trained, seen = work["lgmix.start"], joined(work), work["lgmix.seen"]
         ratios = client["lgmix.ratio"]
@@ -234,7 +236,7 @@ class LGMix(Method):
         after |= {"lgmix.own": own, **self.optimizer_state(ctx, work)}
         return after, Upload({"lgmix.delta": delta, "weight": {"samples": ctx.samples}})
 
-    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
+    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The mean of the client's ratios and the newest one."""
         ratios = client["lgmix.ratio"]
         return {"lambda": ratios["sum"] / ratios["count"], "lambda_newest": ratios["newest"]}
@@ -263,7 +265,7 @@ def joined(slots: Mapping[str, Tree]) -> Tree:
     return {**slots["params"], **slots["buffers"]}
 
 
-def parted(ctx: Context, model: Tree) -> Slots:
+def parted(ctx: ClientContext, model: Tree) -> Slots:
     """The inverse of `joined`, with running variances cut at zero."""
     cut = {n: model[n].clamp_min(0) for n in ctx.task.stat_momentum if n.endswith("running_var")}
     return {slot: {n: cut[n] if n in cut else model[n] for n in names} for slot, names in ctx.initial.items()}

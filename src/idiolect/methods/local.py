@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ..contract.method import Method, register
-from ..task.task import Task
+from ..contract import About, Method, Refuses, Task, register
 
 
 @register("local")
@@ -17,13 +15,9 @@ class Local(Method):
     A client trains only when it is sampled, so that its compute equals that of the federated methods.
     """
 
-    title: ClassVar[str] = "No federation: each client trains alone"
-    reveals: ClassVar[str] = "nothing"
-    stays: ClassVar[str] = "the model"
-    kind: ClassVar[str] = "local"
-    sends: ClassVar[tuple[str, ...]] = ()
-    unwrappable: ClassVar[str] = "it shares nothing, so there is no federated model to act on"
+    about = About("No federation: each client trains alone", kind="local", reveals="nothing", stays="the model")
+    refuses = Refuses(wrapping="it shares nothing, so there is no federated model to act on")
 
-    def private(self, task: Task) -> frozenset[str]:
+    def private_names(self, task: Task) -> frozenset[str]:
         """Everything is private."""
         return frozenset(task.net.params) | frozenset(task.net.buffers)

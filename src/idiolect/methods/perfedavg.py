@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..contract.context import Context, Grad
-from ..contract.method import Paper, Phase, register
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots, Tree
-from ..task.task import Batch
+from ..contract import About, Batch, ClientContext, Grad, Phase, Slots, Tree, option, register, tree
 from .scaffold import ServerStep
 
 ADAPT = "perfedavg.adapt"
@@ -40,14 +35,8 @@ class PerFedAvg(ServerStep):
     is along 1.6 - 0.32 = 1.28, and w becomes 0.36. There it predicts with 0.36 - 0.1 * 0.72 = 0.288.
     """
 
-    title: ClassVar[str] = "A global model made for one step of adaptation"
-    stays: ClassVar[str] = "the adapted copy"
-    paper: ClassVar[Paper] = Paper(
-        "Fallah, Mokhtari, Ozdaglar",
-        "Personalized federated learning with theoretical guarantees: a model-agnostic meta-learning approach",
-        "NeurIPS",
-        2020,
-        "arXiv:2002.07948",
+    about = About(
+        "A global model made for one step of adaptation", paper="fallah2020perfedavg", stays="the adapted copy"
     )
     identities: ClassVar[dict[str, str]] = {"perfedavg(alpha=0, form=fo, uniform=false)": "fedavg"}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"alpha": 0.01}}
@@ -56,11 +45,11 @@ class PerFedAvg(ServerStep):
     alpha: float | None = option(None, min=0.0, help="rate of the adaptation step; none is the run's")
     delta: float = option(1e-3, above=0.0, help="length of the differences, in gradients (form=hf)")
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """D', which the step is along, comes first: without adaptation these are FedAvg's batches."""
         return (Phase(draws=3 if self.form == "hf" else 2),)
 
-    def step(self, ctx: Context, work: Slots, batch: Any) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Any) -> Slots:
         """One step of the meta-gradient on independent batches."""
         (meta, inner), w = batch[:2], work["params"]
         grad = ctx.grad(work, "params", meta, at=self.adapted(ctx, w, ctx.grad(work, "params", inner)))
@@ -69,30 +58,30 @@ class PerFedAvg(ServerStep):
             grad = grad.plus(tree.sub(up, down), -self.inner_rate(ctx) / (2 * self.delta))
         return ctx.descend(work, "params", grad, meta)
 
-    def inner_rate(self, ctx: Context) -> float:
+    def inner_rate(self, ctx: ClientContext) -> float:
         """alpha."""
         return ctx.rate if self.alpha is None else self.alpha
 
-    def adapted(self, ctx: Context, params: Tree, grad: Grad) -> Tree:
+    def adapted(self, ctx: ClientContext, params: Tree, grad: Grad) -> Tree:
         """The model after a step of adaptation, which is plain gradient descent whatever the run's optimiser."""
         return {**params, **tree.add(tree.pick(params, grad.tree), grad.tree, -self.inner_rate(ctx))}
 
     @staticmethod
-    def slope(ctx: Context, work: Slots, along: Grad, length: float, batch: Batch) -> Tree:
+    def slope(ctx: ClientContext, work: Slots, along: Grad, length: float, batch: Batch) -> Tree:
         """The gradient at w + length * along."""
         w = work["params"]
         there = {**w, **tree.add(tree.pick(w, along.tree), along.tree, length)}
         return ctx.grad(work, "params", batch, at=there).tree
 
-    def adapt(self, ctx: Context) -> Sequence[Phase]:
+    def adapt(self, ctx: ClientContext) -> Sequence[Phase]:
         """One step on one batch of the training data."""
         return (*super().adapt(ctx), Phase(ADAPT, steps=1))
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """A new client adapts like all others, and does nothing else."""
         return ()
 
-    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
         """The step of adaptation; its batch enters the running statistics as in training."""
         if ctx.phase.name != ADAPT:
             return super().tune(ctx, view, batch)

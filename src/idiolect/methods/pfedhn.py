@@ -11,14 +11,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contract.context import Context, Grad, ServerContext
-from ..contract.method import Download, Paper, Phase, Upload, register
-from ..core import tree
-from ..core.options import option
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    Grad,
+    Phase,
+    Refuses,
+    Scored,
+    ServerContext,
+    Slots,
+    Tree,
+    Upload,
+    option,
+    register,
+    tree,
+)
 from ..core.randomness import torch_seed
-from ..core.tree import Slots, Tree
 from ..task.optimizers import SGD
-from ..task.task import Batch, Scored
 from .fedper import PrivateHead
 
 NET = "pfedhn.net"
@@ -49,20 +60,18 @@ class PFedHN(PrivateHead):
     numbers per number of the model; only the model travels. The server sees every client's model.
     """
 
-    title: ClassVar[str] = "A hyper-network on the server generates each client's model"
-    reveals: ClassVar[str] = "the trained model that the server generated for it"
-    stays: ClassVar[str] = "the head, with layers=1"
-    caution: ClassVar[str] = "the server holds a generator of every client's model"
-    paper: ClassVar[Paper] = Paper(
-        "Shamsian, Navon, Fetaya, Chechik",
-        "Personalized federated learning using hypernetworks",
-        "ICML",
-        2021,
-        "arXiv:2103.04628",
+    about = About(
+        "A hyper-network on the server generates each client's model",
+        paper="shamsian2021pfedhn",
+        reveals="the trained model that the server generated for it",
+        stays="the head, with layers=1",
+        caution="the server holds a generator of every client's model",
+    )
+    refuses = Refuses(
+        wrapping="the server generates each client's model, so there is no one model to act on",
+        other_networks="it generates models of one shape",
     )
     identities: ClassVar[dict[str, str]] = {"pfedhn(layers=3)": "local"}
-    unwrappable: ClassVar[str] = "the server generates each client's model, so there is no one model to act on"
-    one_network: ClassVar[str] = "it generates models of one shape"
 
     layers: int = option(0, min=0, help="how many of the last layers are private (pFedHN-PC)")
     embedding: int | None = option(None, min=1, help="size of the embeddings; none is 1 + clients / 4")
@@ -76,11 +85,11 @@ class PFedHN(PrivateHead):
 
     # -- the hyper-network ---------------------------------------------------------------------------
 
-    def generated(self, ctx: Context | ServerContext) -> Tree:
+    def generated(self, ctx: ClientContext | ServerContext) -> Tree:
         """The initial values of the tensors that the hyper-network generates: all that is not private."""
         return tree.drop(ctx.initial["params"], self.kept(ctx))
 
-    def generate(self, ctx: Context | ServerContext, net: Mapping[str, Tensor], v: Tensor) -> Tree:
+    def generate(self, ctx: ClientContext | ServerContext, net: Mapping[str, Tensor], v: Tensor) -> Tree:
         """The model of an embedding."""
         hidden = v
         for layer in range(self.depth + 1):
@@ -152,7 +161,7 @@ class PFedHN(PrivateHead):
 
     # -- client --------------------------------------------------------------------------------------
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The client's model; an unseen client's, with what generates it."""
         if NET not in download:
             return super().view(ctx, client, download)
@@ -160,13 +169,13 @@ class PFedHN(PrivateHead):
         own = {slot: download[slot] for slot in (NET, EMBEDDING)}
         return {**super().view(ctx, client, {**download, **model}), **own}
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its embedding, and with it the head that it keeps private."""
         head = self.kept(ctx) & frozenset(ctx.initial["params"])
         slots = (EMBEDDING, "params") if head else (EMBEDDING,)
         return (Phase("onboard", slots=slots, part=head or None, epochs=self.onboard_epochs),)
 
-    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
         """A step of the embedding and the private head, the hyper-network frozen; or of the model, to fine-tune it."""
         if ctx.phase.name != "onboard":
             return super().tune(ctx, view, batch)

@@ -6,13 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..contract.context import Context, Grad, ServerContext
-from ..contract.method import Paper, Phase, Upload, register
-from ..core import tree
-from ..core.errors import OptionError
-from ..core.options import option
-from ..core.tree import Slots, Tree
-from ..task.task import Batch
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Grad,
+    OptionError,
+    Phase,
+    ServerContext,
+    Slots,
+    Tree,
+    Upload,
+    option,
+    register,
+    tree,
+)
 from .scaffold import ServerStep
 
 OWN = ("pfedme.own", "pfedme.own.buffers")
@@ -41,16 +49,12 @@ class PFedMe(ServerStep):
     1 - 0.1 * 2 * 0.3125 = 0.9375 and, with beta = 0.5 and no other client, w to 0.96875.
     """
 
-    title: ClassVar[str] = "Personal models by Moreau envelopes"
-    reveals: ClassVar[str] = "its copy of the global model, moved towards the personal one"
-    stays: ClassVar[str] = "the personal model"
-    caution: ClassVar[str] = "from one round's move the server can estimate the personal model"
-    paper: ClassVar[Paper] = Paper(
-        "Dinh, Tran, Nguyen",
-        "Personalized federated learning with Moreau envelopes",
-        "NeurIPS",
-        2020,
-        "arXiv:2006.08848",
+    about = About(
+        "Personal models by Moreau envelopes",
+        paper="dinh2020pfedme",
+        reveals="its copy of the global model, moved towards the personal one",
+        stays="the personal model",
+        caution="from one round's move the server can estimate the personal model",
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"inner_lr": 0.09}}
 
@@ -79,20 +83,20 @@ class PFedMe(ServerStep):
 
     # -- client ----------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """A place for the personal model."""
         return {**super().client_init(ctx), **named(ctx.initial)}
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """Both models start from the received one."""
         work = super().begin(ctx, client, download)
         return {**work, **named(work)}
 
-    def phases(self, ctx: Context) -> tuple[Phase, ...]:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """One phase that trains both models."""
         return (Phase(slots=("params", OWN[0])),)
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """K steps of the personal model, then one of the global copy along the envelope's gradient."""
         for _ in range(self.inner_steps):
             grad = self.pulled(ctx, work, OWN[0], work["params"], batch)
@@ -100,31 +104,31 @@ class PFedMe(ServerStep):
         slope = tree.scale(tree.sub(work["params"], work[OWN[0]]), self.lam)
         return ctx.descend(work, "params", Grad({"params": slope}, grad.scored), batch)
 
-    def pulled(self, ctx: Context, work: Slots, slot: str, centre: Tree, batch: Batch) -> Grad:
+    def pulled(self, ctx: ClientContext, work: Slots, slot: str, centre: Tree, batch: Batch) -> Grad:
         """The gradient of the inner problem."""
         return ctx.grad(work, slot, batch).plus(tree.sub(work[slot], centre), self.lam)
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the personal model, send the global copy."""
         client, upload = super().end(ctx, client, work)
         return {**client, **{slot: work[slot] for slot in OWN}}, upload
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The personal model; a client that has never trained has the global one, around which it may solve."""
         if ctx.newcomer:
             model = super().view(ctx, client, download)
             return {**model, "pfedme.centre": model["params"]}
         return {"params": client[OWN[0]], "buffers": client[OWN[1]]}
 
-    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
         """The personal model."""
         return {"params": work[OWN[0]], "buffers": work[OWN[1]]}
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """A new client solves the inner problem."""
         return (Phase("pfedme.solve"),)
 
-    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
         """K steps of the personal model with the global one fixed."""
         if ctx.phase.name != "pfedme.solve":
             return super().tune(ctx, view, batch)

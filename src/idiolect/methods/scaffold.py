@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Refuses,
+    ServerContext,
+    Slots,
+    Upload,
+    option,
+    register,
+    tree,
+)
+from ..contract.context import RoundContext
+from ..contract.parts.server_step import ServerStep
+from ..contract.phase import Phase
+from ..contract.slots import Slot, private, scratch, zero, zeros_like_params
+from ..core.sums import Sums
+from ..core.tree import Tree
 
-from ..contract.context import Context, ServerContext
-from ..contract.method import Download, Method, Paper, Upload, register, slot_of
-from ..core import tree
-from ..core.options import option
-from ..core.tree import Slots
-from ..task.task import Batch
-
-
-@dataclass(frozen=True)
-class ServerStep(Method):
-    """A method whose server weighs its participants alike, as its paper does, and may go further or less far than
-    to their mean."""
-
-    uniform: bool = option(True, help="weigh participants alike, as in the paper; false is the run's weighting")
-
-    def weighed(self, ctx: ServerContext) -> ServerContext:
-        """The context with the method's weighting."""
-        return replace(ctx, weighting="uniform") if self.uniform else ctx
-
-    def moved(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload], rate: float) -> Slots:
-        """x + rate (mean of y_i - x); buffers, which no gradient moves, become the mean itself."""
-        after = super().aggregate(self.weighed(ctx), server, uploads)
-        names = [slot_of("params", m) for m in range(len(ctx.tasks))]
-        # Written as a mixture of models, so that rate 1 gives the mean to the bit.
-        return {**after, **{slot: tree.mix(after[slot], server[slot], rate) for slot in names}}
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The mean."""
-        return self.moved(ctx, server, uploads, 1.0)
+CONTROL, OWN, CHANGE = "scaffold.control", "scaffold.own", "scaffold.change"
+SUM, COUNT = "scaffold.sum", "scaffold.count"
 
 
 @register("scaffold")
@@ -63,87 +53,83 @@ class Scaffold(ServerStep):
     c_i+ = 0.2 - 0.5 + (1 - 0.77) / 0.1 = 2, the gradient. As one of N = 4 clients it moves c by (2 - 0.2) / 4 to 0.95.
     """
 
-    title: ClassVar[str] = "Control variates against client drift"
-    reveals: ClassVar[str] = "the trained model and the change of its control variate"
-    stays: ClassVar[str] = "its control variate"
-    caution: ClassVar[str] = "the server can work out the client's mean gradient"
-    kind: ClassVar[str] = "global"
-    paper: ClassVar[Paper] = Paper(
-        "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
-        "SCAFFOLD: stochastic controlled averaging for federated learning",
-        "ICML",
-        2020,
-        "arXiv:1910.06378",
+    about = About(
+        "Control variates against client drift",
+        paper="karimireddy2020scaffold",
+        kind="global",
+        reveals="the trained model and the change of its control variate",
+        stays="its control variate",
+        caution="the server can work out the client's mean gradient",
     )
+    refuses = Refuses(other_networks="it compares the updates of one network")
     identities: ClassVar[dict[str, str]] = {"scaffold(control=false, uniform=false)": "fedavg"}
-    sends: ClassVar[tuple[str, ...]] = (*Method.sends, "scaffold.change")
-    one_network: ClassVar[str] = "it compares the updates of one network"
+
+    one_model = True
 
     control: bool = option(True, help="correct the steps; false leaves all control variates at zero")
     server_lr: float = option(1.0, above=0.0, help="the server's rate")
 
-    # -- server ----------------------------------------------------------------------------------
-
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """c = 0."""
-        server = super().server_init(ctx)
-        return {**server, "scaffold.control": tree.zeros_like(server["params"])} if self.control else server
-
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """The model and c."""
-        sent = super().download(ctx, server, ids)
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The model and c; c_i stays on the client, which sends by how much it changed."""
         if not self.control:
-            return sent
-        control = tree.drop(server["scaffold.control"], self.kept(ctx))
-        return sent._replace(shared={**sent.shared, "scaffold.control": control})
+            return super().slots
+        return {
+            **super().slots,
+            CONTROL: Slot("server", zeros_like_params, down=True, holds="parameters"),
+            OWN: private(self.zeros_of_shared),
+            SUM: scratch(zeros_like_params),
+            COUNT: scratch(zero("steps")),
+            CHANGE: Slot("round", zeros_like_params, up="sum", weigh="uniform"),
+        }
 
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """Eq. 5."""
-        after = self.moved(ctx, server, uploads, self.server_lr)
-        heard = {i: each for i, each in uploads.items() if "scaffold.change" in each.slots}
-        if not heard:
-            return after
-        change = self.average(replace(ctx, weighting="uniform"), {}, heard, "scaffold.change")
-        before, share = server["scaffold.control"], len(heard) / len(ctx.clients)
-        return {**after, "scaffold.control": {**before, **tree.add(tree.pick(before, change), change, share)}}
-
-    def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
-        """The length of c."""
-        return {"control_norm": float(tree.norm(server["scaffold.control"]))} if self.control else {}
+    def zeros_of_shared(self, ctx: RoundContext) -> Tree:
+        """c_i = 0, for all parameters that are shared."""
+        return tree.drop(zeros_like_params(ctx), ctx.private_names)
 
     # -- client ----------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
-        """c_i = 0, for all parameters that are shared."""
-        client = super().client_init(ctx)
-        shared = tree.drop(ctx.initial["params"], self.kept(ctx))
-        return {**client, "scaffold.own": tree.zeros_like(shared)} if self.control else client
-
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
-        """The model, the correction c - c_i (none for what is private) and an empty sum of gradients."""
-        work = super().begin(ctx, client, download)
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The correction c - c_i, none for what is private."""
         if not self.control:
             return work
-        none = tree.zeros_like(work["params"])
-        correction = {**none, **tree.sub(download["scaffold.control"], client["scaffold.own"])}
-        steps = {"steps": torch.zeros_like(ctx.samples)}
-        return {**work, "scaffold.correction": correction, "scaffold.sum": none, "scaffold.count": steps}
+        return {**work, "scaffold.correction": {**work[SUM], **tree.sub(work[CONTROL], work[OWN])}}
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
+        """Steps with the correction, or plain ones."""
+        return (Phase(self.corrected_step if self.control else self.step),)
+
+    def corrected_step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A corrected step; the gradient itself enters the sum."""
-        if not self.control:
-            return super().step(ctx, work, batch)
         grad = ctx.grad(work, "params", batch)
-        after = ctx.descend(work, "params", grad.plus(work["scaffold.correction"]), batch)
-        total = {**work["scaffold.sum"], **tree.add(grad.tree, work["scaffold.sum"])}
-        steps = {"steps": work["scaffold.count"]["steps"] + 1}
-        return {**after, "scaffold.sum": total, "scaffold.count": steps}
+        after = ctx.optimize(work, "params", grad.plus(work["scaffold.correction"]), batch)
+        total = {**work[SUM], **tree.add(grad.tree, work[SUM])}
+        return {**after, SUM: total, COUNT: {"steps": work[COUNT]["steps"] + 1}}
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep c_i+ (eq. 4) and send by how much it changed."""
-        after, upload = super().end(ctx, client, work)
         if not self.control:
-            return after, upload
-        mean = tree.scale(tree.pick(work["scaffold.sum"], client["scaffold.own"]), 1 / work["scaffold.count"]["steps"])
-        change = tree.sub(mean, client["scaffold.own"])
-        return {**after, "scaffold.own": mean}, replace(upload, slots={**upload.slots, "scaffold.change": change})
+            return work
+        mean = tree.scale(tree.pick(work[SUM], work[OWN]), 1 / work[COUNT]["steps"])
+        return {**work, OWN: mean, CHANGE: tree.sub(mean, work[OWN])}
+
+    # -- server ----------------------------------------------------------------------------------
+
+    def server_rate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums]) -> float:
+        """The server's learning rate."""
+        return self.server_lr
+
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """Eq. 5."""
+        after = super().aggregate(ctx, server, sums, each)
+        if CHANGE not in sums:
+            return after
+        change, share = sums[CHANGE].mean(), sums[CHANGE].count / len(ctx.clients)
+        before = server[CONTROL]
+        return {**after, CONTROL: {**before, **tree.add(tree.pick(before, change), change, share)}}
+
+    def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
+        """The length of c."""
+        return {"control_norm": float(tree.norm(server[CONTROL]))} if self.control else {}

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..contract.method import Method
+from ..contract import Method, Training
 from ..core.errors import InputError, ModelError, RunFolderError
 from ..core.registry import describe
 from ..data import Federation
@@ -114,7 +114,7 @@ def make_plan(config: Config, own: Mapping[str, Any], method: str | Method | Non
     if config.precision == "bf16" and not has_bf16(config.device):
         log.warning("this processor has no instructions for bf16, which will be many times slower than fp32")
     schedule = own.get("schedule")
-    if "public" in chosen.needs and data.public is None:
+    if chosen.needs.public and data.public is None:
         raise InputError(
             f"{chosen.name} needs public data, which everybody sees; give a source or a share, as in public=0.1"
         )
@@ -123,18 +123,20 @@ def make_plan(config: Config, own: Mapping[str, Any], method: str | Method | Non
         tasks=tasks,
         data=data,
         rounds=config.rounds,
-        optimizer=config.built_optimizer(),
-        schedule=schedules.build(config.schedule) if schedule is None else as_schedule(schedule),
-        lr=config.lr,
-        local_epochs=config.local_epochs,
-        batch_size=config.batch_size,
+        training=Training(
+            optimizer=config.built_optimizer(),
+            schedule=schedules.build(config.schedule) if schedule is None else as_schedule(schedule),
+            lr=config.lr,
+            epochs=config.local_epochs,
+            batch_size=config.batch_size,
+            weighting=config.weighting,
+            norm_stats=config.norm_stats,
+            norm_affine=config.norm_affine,
+            seed=config.seed,
+            device=config.device,
+        ),
         participation=config.participation,
-        weighting=config.weighting,
-        seed=config.seed,
-        models=tuple(own.get("model_of") or ()),
-        norm_stats=config.norm_stats,
-        norm_affine=config.norm_affine,
-        device=config.device,
+        networks=tuple(own.get("model_of") or ()),
         after_local=config.after_local,
     )
 

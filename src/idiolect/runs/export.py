@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ..contract.method import overrides
+from ..contract import predicts_its_own_way
 from ..core.errors import InputError, MissingExtraError, ModelError, RunFolderError
 from ..core.files import write_whole
 from ..core.options import did_you_mean
@@ -46,13 +46,13 @@ class Personal:
     def module(self) -> nn.Module:
         """The model; one that is more than a network's weights takes a batch at a time."""
         ctx = self.plan.context(self.index, self.plan.rounds - 1, newcomer=False)
-        if overrides(self.plan.method, "predict"):
+        if predicts_its_own_way(self.plan.method):
             return OneBatch(self.plan, ctx, self.view).eval()
         return module_of(ctx.task, self.view)
 
     def weights(self) -> dict[str, Tensor]:
         """All numbers by name: a network's own names, or slot/name where there is more than one network."""
-        if overrides(self.plan.method, "predict"):
+        if predicts_its_own_way(self.plan.method):
             named = {f"{slot}/{name}": leaf for slot, leaves in self.view.items() for name, leaf in leaves.items()}
         else:
             named = self.module().state_dict()
@@ -62,7 +62,7 @@ class Personal:
         """What the model is, in Markdown."""
         lines = [f"# Personal model of client {self.facts['client']}", ""]
         lines += [f"- {name.replace('_', ' ')}: {value}" for name, value in self.facts.items()]
-        if (size := self.plan.method.eval_batch) is not None and overrides(self.plan.method, "predict"):
+        if (size := self.plan.method.needs.eval_batch) is not None and predicts_its_own_way(self.plan.method):
             lines += [f"- batches: what it predicts depends on the batch; give it at most {size} inputs at a time"]
         lines += [
             "",

@@ -13,14 +13,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..contract.method import Method, Wrapper, overrides
+from ..contract import Method, Wrapper, predicts_its_own_way
 from ..core.errors import InputError
 from ..core.files import write_whole
 from ..core.options import did_you_mean, options_of
 from ..core.registry import describe
 from ..core.tree import Slots
 from ..engines import Plan
-from ..engines.client import tuned_view
+from ..engines.client_evaluation import adapt_model
+from ..engines.slots import first_client, gather
 from ..task.task import Task
 from .settings import Config
 from .store import Store
@@ -114,22 +115,19 @@ class Result:
         state = self.store.clients([index], at)[index]
         done = int(self.store.fact("next_round", 0)) - 1 if at is None else int(at)
         server, sctx = self.store.server(at), plan.server(done)
-        message = (
-            plan.method.welcome(sctx, server, index)
-            if unseen
-            else plan.method.download(sctx, server, (index,)).of(index)
-        )
+        message = plan.method.download(sctx, server, (index,)).of(index)
         ctx = plan.context(index, done, newcomer=state is None)
-        view = plan.method.view(ctx, plan.method.client_init(ctx) if state is None else state, message)
+        work = gather(ctx, first_client(ctx) if state is None else state, message, training=False)
+        model = plan.method.personal_model(ctx, work)
         with torch.random.fork_rng(devices=[]):
-            return tuned_view(plan, ctx, view, unseen) or view
+            return adapt_model(plan, ctx, model, unseen) or model
 
     def model(self, client: int | str, round: int | None = None) -> nn.Module:
         """A client's personal model of the selected round, in evaluation mode, ready to use."""
         index = self.index(client)
         view = self.view(index, round)
         ctx = self.plan.context(index, self.plan.rounds - 1, newcomer=False)
-        if overrides(self.plan.method, "predict"):
+        if predicts_its_own_way(self.plan.method):
             return Predictor(self.plan, ctx, view).eval()
         return module_of(ctx.task, view)
 
@@ -180,7 +178,7 @@ class Predictor(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs, in the batches that the method declares."""
-        view, size = self.view(), self._plan.method.eval_batch or len(x)
+        view, size = self.view(), self._plan.method.needs.eval_batch or len(x)
         return torch.cat([self._plan.method.predict(self._ctx, view, part) for part in torch.split(x, size)])
 
 

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract.method import Download, Upload, slot_of
+from ..contract import Download, Upload, slot_of
 from ..core import codec
 from ..core.tree import Slots, Tree
 from ..engines import Engine, Plan
-from ..engines.client import Outcome
+from ..engines.client_evaluation import adapt_phases
+from ..engines.client_round import Outcome
 from ..engines.machine import peak_memory_mb, threads, tune_allocator
+from ..engines.slots import aggregate, first_server, sent_names
 from .store import Row, Store
 from .summary import better, by_round, weighted
 
@@ -50,19 +52,19 @@ class Experiment:
     @property
     def first_round(self) -> int:
         """Where the run stands: the next round to do."""
-        return int(self.store.fact("next_round", -self.plan.method.setup_rounds))
+        return int(self.store.fact("next_round", -self.plan.method.needs.setup_rounds))
 
     @property
     def point(self) -> str:
         """The headline's evaluation point: `adapted` where the method tunes before predicting, else `view`."""
         ctx = self.plan.context(self.plan.data.seen[0], 0)
-        return "adapted" if self.plan.method.adapt(ctx) else "view"
+        return "adapted" if adapt_phases(ctx) else "view"
 
     def run(self, watch: Callable[[Progress], None] = lambda _: None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Do all rounds that are left; False if `stop` ended it early. Every round is committed when done."""
         plan = self.plan
         tune_allocator()
-        server = self.store.server() or plan.method.server_init(plan.server(self.first_round))
+        server = self.store.server() or first_server(plan.server(self.first_round))
         with threads(1), torch.random.fork_rng(devices=[]):
             for round in range(self.first_round, plan.rounds):
                 if stop():
@@ -74,7 +76,7 @@ class Experiment:
         """One round, committed in one transaction."""
         started = time.perf_counter()
         plan, ctx = self.plan, self.plan.server(round)
-        ids = list(plan.method.select(ctx))
+        ids = list(plan.participants(round))
         download = plan.method.download(ctx, server, ids)
         outcomes, refused = self.train(round, ids, download, server)
         accepted = {i: each for i, each in outcomes.items() if i not in refused}
@@ -84,7 +86,7 @@ class Experiment:
                 "no batch to train on, so nothing is sent and its state stays as it is: client %s", ", ".join(idle)
             )
         uploads = {i: each.upload for i, each in accepted.items() if each.upload is not None and each.upload.slots}
-        after = owned(plan.method.aggregate(ctx, server, uploads), uploads) if uploads else server
+        after = owned(aggregate(ctx, server, uploads), uploads) if uploads else server
         states = {i: each.state for i, each in accepted.items() if each.upload is not None}
         rows = self.training_rows(round, accepted, ctx, after)
         facts = self.traffic(download, ids, uploads) | {
@@ -127,8 +129,8 @@ class Experiment:
         outcomes, refused = {}, {}
         for index, outcome in self.engine.train(round, self.store.clients(ids), download):
             outcomes[index] = outcome
-            known = server.get(slot_of("params", self.plan.models[index] if self.plan.models else 0), {})
-            if outcome.upload and (reason := refusal(outcome.upload, self.plan.method.sends, known)):
+            known = server.get(slot_of("params", self.plan.networks[index] if self.plan.networks else 0), {})
+            if outcome.upload and (reason := refusal(outcome.upload, sent_names(self.plan.method), known)):
                 refused[index] = reason
         for index, reason in sorted(refused.items()):
             name = self.plan.data.clients[index].name
@@ -160,8 +162,9 @@ class Experiment:
         plan, ctx, rows, sent = self.plan, self.plan.server(round), [], 0
         seen = plan.data.seen
         download = plan.method.download(ctx, server, seen)
-        guests = {i: plan.method.welcome(ctx, server, i) for i in sorted(plan.data.unseen)}
-        for cohort, ids, message in (("seen", seen, download), ("unseen", tuple(guests), Download({}, guests))):
+        unseen = tuple(sorted(plan.data.unseen))
+        others = plan.method.download(ctx, server, unseen) if unseen else Download({})
+        for cohort, ids, message in (("seen", seen, download), ("unseen", unseen, others)):
             shared = codec.size(message.shared)
             sent += sum(shared + codec.size(message.each.get(i, {})) for i in ids)
             states = lambda wanted: {**self.store.clients(wanted), **{i: fresh[i] for i in wanted if i in fresh}}  # noqa: E731
@@ -198,7 +201,7 @@ def owned(server: Slots, uploads: Mapping[int, Upload]) -> Slots:
     return {slot: own(leaves) for slot, leaves in server.items()}
 
 
-def refusal(upload: Upload, declared: tuple[str, ...], known: Tree) -> str:
+def refusal(upload: Upload, declared: frozenset[str], known: Tree) -> str:
     """Why an upload cannot be used; an empty string if it can. `known` is the server's model."""
     if extra := upload.slots.keys() - set(declared):
         return f"it sent {', '.join(sorted(extra))}, which the method does not declare"

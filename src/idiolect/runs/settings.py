@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ..contract.method import Method, methods
+from ..contract import Method, methods
 from ..core.errors import InputError, UnknownNameError
 from ..core.expressions import value
 from ..core.files import write_whole

@@ -12,14 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract.method import Download, Method, Upload, methods
+from ..contract import Download, Method, Upload, methods
 from ..core import codec, tree
 from ..core.errors import ConformanceError, ModelError
 from ..core.registry import describe
 from ..core.tree import Slots
 from ..data import Client
 from ..engines import Loop, engines
-from ..engines.client import Outcome, batches
+from ..engines.client_round import Outcome
+from ..engines.phases import batches, fresh_optimizer
+from ..engines.slots import first_client, first_server, gather, keep_and_send, sent_names
 from ..flower.loopback import LoopbackEngine
 from ..runs.round_loop import Experiment
 from ..runs.store import Store
@@ -138,8 +140,8 @@ def _copy(path: Path, name: str) -> Store:
 def check_messages(method: Method) -> None:
     """Only declared slots leave a client; `download` changes nothing and tells everybody the same twice."""
     plan = tiny_plan(method)
-    for round in range(-method.setup_rounds, 1):
-        ctx, server = plan.server(round), method.server_init(plan.server(round))
+    for round in range(-method.needs.setup_rounds, 1):
+        ctx, server = plan.server(round), first_server(plan.server(round))
         before = codec.encode(server)
         first, second = (method.download(ctx, server, plan.data.seen) for _ in range(2))
         require(codec.encode(server) == before, "download changed the server's state")
@@ -150,8 +152,8 @@ def check_messages(method: Method) -> None:
         for index, outcome in Loop(plan).train(round, dict.fromkeys(plan.data.seen), first):
             sent = set(outcome.upload.slots) if outcome.upload else set()
             require(
-                sent <= set(method.sends),
-                f"client {index} sends {sorted(sent - set(method.sends))}, not declared in `sends`",
+                sent <= sent_names(method),
+                f"client {index} sends {sorted(sent - sent_names(method))}, which no slot declares",
             )
             if outcome.upload:
                 for slot, mask in outcome.upload.masks.items():
@@ -163,29 +165,29 @@ def check_messages(method: Method) -> None:
 def check_pure(method: Method) -> None:
     """Client functions change nothing they are given, and a step keeps slots, shapes and dtypes."""
     plan = tiny_plan(method)
-    round = -method.setup_rounds
-    download = method.download(plan.server(round), method.server_init(plan.server(round)), plan.data.seen)
+    round = -method.needs.setup_rounds
+    download = method.download(plan.server(round), first_server(plan.server(round)), plan.data.seen)
     ctx = plan.context(0, round)
-    client, message = method.client_init(ctx), download.of(0)
+    client, message = first_client(ctx), download.of(0)
     before = codec.encode(client), codec.encode(message)
-    work = method.begin(ctx, client, message)
+    work = method.prepare(ctx, gather(ctx, client, message))
     zero = torch.zeros(())
     work["log"] = {"loss": zero, "samples": zero}
+    require(tuple(method.phases(ctx)) == tuple(method.phases(ctx)), "two calls of `phases` differ; is a step a lambda?")
     for number, phase in enumerate(method.phases(ctx)):
-        ctx.phase, ctx.epoch, ctx.step = phase, 0, 0
-        work = method.enter(ctx, work)
-        for slot in phase.slots:
-            work = {**{f"{slot}:{k}": v for k, v in ctx.optimizer.init(work[slot]).items()}, **work}
-        for batch in batches(plan, ctx, number):
+        during = replace(ctx, phase=phase)
+        work = work if phase.before is None else phase.before(during, work)
+        work = {**fresh_optimizer(during, work), **work}
+        for here, batch in batches(plan, during, number):
             held, shape = codec.encode(work), _shape(work)
-            after = method.step(ctx, work, batch)
+            after = phase.step(here, work, batch)
             require(codec.encode(work) == held, f"step changed its working slots in phase {phase.name}")
             require(
                 _shape(after) == shape,
                 f"step changed slots, shapes or dtypes in phase {phase.name}: {_shape(after) ^ shape}",
             )
             work = after
-    method.end(ctx, client, work)
+    keep_and_send(ctx, client, method.finish(ctx, work))
     require(
         (codec.encode(client), codec.encode(message)) == before,
         "the client's slots or its download were changed in place",
@@ -219,16 +221,16 @@ def check_networks(method: Method) -> None:
     other = Task(tiny_model(width=3), plan.tasks[0].example, classes=3)
     several: dict[str, Any] = {
         "tasks": (plan.tasks[0], other),
-        "models": tuple(i % 2 for i in range(len(plan.data.clients))),
+        "networks": tuple(i % 2 for i in range(len(plan.data.clients))),
     }
-    if not method.one_network:
+    if not method.refuses.other_networks:
         _require_scores(play(replace(plan, **several)), plan.data.seen, "seen")
         return
     try:
         replace(plan, **several)
     except ModelError:
         return
-    raise ConformanceError(f"two networks are not refused, though {method.one_network}")
+    raise ConformanceError(f"two networks are not refused, though {method.refuses.other_networks}")
 
 
 def check_batchnorm(method: Method) -> None:
@@ -262,7 +264,7 @@ def check_resume(method: Method) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.sqlite"
         store, plan = Store(path), tiny_plan(method, participation=0.6)
-        rounds = iter(range(-method.setup_rounds, 2))
+        rounds = iter(range(-method.needs.setup_rounds, 2))
         Experiment(plan, Loop(plan), store).run(stop=lambda: next(rounds, None) == 1)
         store.close()
         resumed = play(tiny_plan(method, participation=0.6), store=Store(path))

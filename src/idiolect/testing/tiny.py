@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..contract.method import Method, methods
+from ..contract import Method, Training, methods
 from ..core.errors import ConformanceError
 from ..core.randomness import torch_seed
 from ..core.tree import Slots
 from ..data import Client, Federation
 from ..engines import Engine, Loop, Plan
+from ..engines.slots import first_client, gather
 from ..runs.round_loop import Experiment
 from ..runs.store import Store
 from ..task.task import Task
@@ -47,22 +48,19 @@ def tiny_federation(clients: int = 5, unseen: int = 0) -> Federation:
 
 
 def tiny_plan(method: str | Method, *, norm: bool = False, unseen: int = 0, **changes: Any) -> Plan:
-    """A plan for a tiny federation; `changes` replace the plan's fields."""
+    """A plan for a tiny federation; `changes` replace fields of the plan or of its training."""
     chosen = methods.build(method)
     data = tiny_federation(unseen=unseen)
     x, y = data.clients[0].split("train")
-    several = "models" in chosen.needs
+    several = chosen.needs.networks
     widths = (6, 3) if several else (6,)
     tasks = tuple(Task(tiny_model(norm, width), (x[:2], y[:2]), classes=3) for width in widths)
     chosen.check(tasks[0])
-    defaults: dict[str, Any] = {
-        "rounds": ROUNDS,
-        "batch_size": 4,
-        "lr": 0.1,
-        "local_epochs": 2,
-        "models": tuple(i % 2 for i in range(len(data.clients))) if several else (),
-    }
-    return Plan(method=chosen, tasks=tasks, data=data, **(defaults | changes))
+    options = {name: changes.pop(name) for name in list(changes) if name in Training.__dataclass_fields__}
+    training = Training(**{"lr": 0.1, "epochs": 2, "batch_size": 4, **options})
+    networks = tuple(i % 2 for i in range(len(data.clients))) if several else ()
+    given = {"rounds": ROUNDS, "networks": networks, "training": training, **changes}
+    return Plan(method=chosen, tasks=tasks, data=data, **given)
 
 
 @dataclass(frozen=True)
@@ -125,6 +123,7 @@ def views(plan: Plan) -> dict[int, dict[str, Tensor]]:
     found = {}
     for index, state in store.clients(plan.data.seen).items():
         client = plan.context(index, plan.rounds - 1, newcomer=state is None)
-        slots = plan.method.client_init(client) if state is None else state
-        found[index] = plan.method.view(client, slots, download.of(index))["params"]
+        slots = first_client(client) if state is None else state
+        work = gather(client, slots, download.of(index), training=False)
+        found[index] = plan.method.personal_model(client, work)["params"]
     return found

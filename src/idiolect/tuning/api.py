@@ -14,7 +14,7 @@ import yaml
 
 from ..comparison.api import check_needs, marked, separate, shared_engine
 from ..comparison.entrants import resolve_methods
-from ..contract.method import Method
+from ..contract import Method
 from ..core.errors import IdiolectError, InputError, MissingExtraError
 from ..core.files import write_text
 from ..core.randomness import torch_seed

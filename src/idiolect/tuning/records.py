@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from ..comparison.folder import differences
-from ..contract.method import Method
+from ..contract import Method
 from ..core.errors import RunFolderError
 from ..core.files import write_text
 from ..engines import AutoChoice, engines

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from ..contract.method import Method, Wrapper
+from ..contract import Method, Wrapper
 from ..core.errors import InputError, UnknownNameError
 from ..core.expressions import split, value, write
 from ..core.options import OptionInfo, check_option, coerce, did_you_mean, make, options_of

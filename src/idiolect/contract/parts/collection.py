@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ...core import tree
 from ...core.tree import Slots, Tree
+from ..about import Needs, Refuses
 from ..context import Context, ServerContext
 from ..method import Method, Upload
 
@@ -24,8 +24,8 @@ class Collection(Method):
     none, and predicts with `params`, the mean of the newest uploads; so does an unseen one, which then fine-tunes it.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("server models",)
-    one_network: ClassVar[str] = "it mixes clients' models coordinate by coordinate"
+    needs = Needs(server_models=True)
+    refuses = Refuses(other_networks="it mixes clients' models coordinate by coordinate")
 
     def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
         """The mean of this round's models, and beside it each of them, as far as it was sent."""

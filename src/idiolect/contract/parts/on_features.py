@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from ...core.tree import Slots, Tree
 from ...task.network import Output
 from ...task.task import Batch, Scored, Task
+from ..about import Refuses
 from ..context import Context, Grad
 from ..method import Method
 from .heads import check_head
@@ -19,7 +19,7 @@ from .heads import check_head
 class OnFeatures(Method):
     """A method that says how it predicts in `forward`; predictions, unseen clients and fine-tuning go through that."""
 
-    one_network: ClassVar[str] = "it works with the features of one network"
+    refuses = Refuses(other_networks="it works with the features of one network")
 
     def features(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """The model's own forward pass; normalisation that the phase does not train stays as it is."""

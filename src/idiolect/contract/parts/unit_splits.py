@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from ...core.errors import ModelError, OptionError
 from ...core.options import option
 from ...core.tree import Slots, Tree
 from ...task.task import Batch, Task, Unit
+from ..about import Refuses
 from ..context import Context, ServerContext
 from ..method import Download, Method, Phase, Upload
 
@@ -97,7 +98,7 @@ class SplitUnits(Method):
     A client keeps what it trained of the split layers (`split.own`) and uses it where a unit is personal.
     """
 
-    one_network: ClassVar[str] = "it splits the layers of one network"
+    refuses = Refuses(other_networks="it splits the layers of one network")
 
     layers: str | int | tuple[Any, ...] = option(
         "last hidden",

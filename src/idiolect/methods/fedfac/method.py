@@ -13,14 +13,21 @@ from torch import Tensor
 
 from ...analysis import communalities, shared_units
 from ...analysis.factor import Estimator
-from ...contract.context import Context, ServerContext
-from ...contract.method import Download, Paper, Phase, Upload, register
+from ...contract import (
+    About,
+    ClientContext,
+    Download,
+    OptionError,
+    Phase,
+    ServerContext,
+    Slots,
+    Tree,
+    Upload,
+    option,
+    register,
+    tree,
+)
 from ...contract.parts.unit_splits import SplitLayer, SplitUnits
-from ...core import tree
-from ...core.errors import OptionError
-from ...core.options import option
-from ...core.tree import Slots, Tree
-from ..fedsplit import PAPER
 
 
 @register("fedfac")
@@ -49,13 +56,12 @@ class FedFac(SplitUnits):
     hands it their personal rows.
     """
 
-    title: ClassVar[str] = "FedSplit with the shared units found by factor analysis"
-    reveals: ClassVar[str] = "all rows, personal ones included"
-    caution: ClassVar[str] = (
-        "the factor analysis needs them; with onboarding=ensemble unseen clients receive the last "
-        "participants' personal rows; with schedule=static all clients take part in a set-up round"
+    about = About(
+        "FedSplit with the shared units found by factor analysis",
+        paper="wang2023fedfac",
+        reveals="all rows, personal ones included",
+        caution="the factor analysis needs them; with onboarding=ensemble unseen clients receive the last participants' personal rows; with schedule=static all clients take part in a set-up round",
     )
-    paper: ClassVar[Paper] = PAPER
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "ref": {"estimator": "eigvec", "fewer": 1, "bias": "all_local"},
@@ -64,7 +70,6 @@ class FedFac(SplitUnits):
         "fedfac(tau=-inf)": "fedavg",
         "fedfac(layers=head, tau=inf)": "fedper",
     }
-    sends: ClassVar[tuple[str, ...]] = ("params", "buffers", "weight", "fedfac.update")
 
     schedule: str = option("dynamic", choices=("dynamic", "static"), help="analyse again and again, or once at first")
     tau: float = option(
@@ -202,32 +207,32 @@ class FedFac(SplitUnits):
 
     # -- client ------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """Its own split layers, and that it has never trained them."""
         never = torch.full((), -1, dtype=torch.int64, device=ctx.samples.device)
         return {**super().client_init(ctx), "fedfac.trained": {"round": never}}
 
-    def own_rows(self, ctx: Context, client: Slots, download: Slots) -> Tree:
+    def own_rows(self, ctx: ClientContext, client: Slots, download: Slots) -> Tree:
         """The personal rows, once trained (with `on_release=global`: trained since they were last shared)."""
         last = client["fedfac.trained"]["round"]
         until = download.get("fedfac.until", tree.zeros_like(download["split.shared"]))
         fresh = self.spread(ctx, tree.map(lambda rounds: last >= rounds, until), last >= 0)
         return tree.map(torch.logical_and, super().own_rows(ctx, client, download), fresh)
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The client's model and, to send updates, where it started."""
         work = super().begin(ctx, client, download)
         return {**work, "fedfac.start": self.weights(ctx, work)} if self.analyse == "updates" else work
 
-    def weights(self, ctx: Context, work: Slots) -> Tree:
+    def weights(self, ctx: ClientContext, work: Slots) -> Tree:
         """The weights that are analysed."""
         return tree.pick(work["params"], [layer.weight for layer in self.split(ctx.task)])
 
-    def phases(self, ctx: Context) -> Sequence[Phase]:
+    def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """As usual; in the set-up round for its own number of epochs."""
         return (Phase("pre", epochs=self.pre_epochs),) if ctx.round < 0 else super().phases(ctx)
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the split layers, send all rows. In the set-up round send what is analysed, and keep nothing."""
         after, upload = super().end(ctx, client, work)
         slots = upload.slots
@@ -239,12 +244,12 @@ class FedFac(SplitUnits):
             slots = {**slots, "fedfac.update": tree.sub(self.weights(ctx, work), work["fedfac.start"])}
         return after, Upload(slots, upload.masks)
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The client's model; for an ensemble also the participants' split layers."""
         view = super().view(ctx, client, download)
         return {**view, **{slot: each for slot, each in download.items() if slot == "fedfac.members"}}
 
-    def predict(self, ctx: Context, view: Slots, x: Tensor) -> Tensor:
+    def predict(self, ctx: ClientContext, view: Slots, x: Tensor) -> Tensor:
         """The model's outputs, or the mean of the members' outputs."""
         if "fedfac.members" not in view:
             return super().predict(ctx, view, x)
@@ -254,7 +259,7 @@ class FedFac(SplitUnits):
         )
         return torch.stack([super(FedFac, self).predict(ctx, model, x) for model in models]).mean(0)
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its personal rows, or nothing."""
         return super().onboard(ctx) if self.onboarding == "localtrain" else ()
 

@@ -9,14 +9,28 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...contract.context import Context, LossFn, ServerContext
-from ...contract.method import Download, Method, Paper, Phase, Upload, register
+from ...contract import (
+    About,
+    Batch,
+    ClientContext,
+    Download,
+    Method,
+    Needs,
+    OptionError,
+    Phase,
+    Refuses,
+    Scored,
+    ServerContext,
+    Slots,
+    Task,
+    Tree,
+    Upload,
+    option,
+    register,
+    tree,
+)
+from ...contract.context import LossFn
 from ...contract.parts.slices import check_slices, cut, hidden_params, pad, paste, scale_stats, slice_shapes
-from ...core import tree
-from ...core.errors import OptionError
-from ...core.options import option
-from ...core.tree import Slots, Tree
-from ...task.task import Batch, Scored, Task
 
 
 @register("heterofl")
@@ -40,24 +54,21 @@ class HeteroFL(Method):
     The server sees the slices and which classes each client has.
     """
 
-    title: ClassVar[str] = "Clients hold the leading channels of one model, as many as their width allows"
-    reveals: ClassVar[str] = "a slice of the model, and one bit per class that says whether the client has it"
-    caution: ClassVar[str] = "the server learns which classes a client has"
-    paper: ClassVar[Paper] = Paper(
-        "Diao, Ding, Tarokh",
-        "HeteroFL: computation and communication efficient federated learning for heterogeneous clients",
-        "ICLR",
-        2021,
-        "arXiv:2010.01264",
+    about = About(
+        "Clients hold the leading channels of one model, as many as their width allows",
+        paper="diao2021heterofl",
+        reveals="a slice of the model, and one bit per class that says whether the client has it",
+        caution="the server learns which classes a client has",
+    )
+    needs = Needs(norm_stats="recompute")
+    refuses = Refuses(
+        wrapping="its clients hold slices of different widths, not one model of one shape",
+        other_networks="it cuts all clients' networks, of the widths in `rates`, out of one",
     )
     identities: ClassVar[dict[str, str]] = {
         "heterofl(rates=1, scaler=false, mask=false, weighted=true)": "fedavg",
         "heterofl(rates=1, mask=false, weighted=true, evaluate=global)": "fedavg",
     }
-    sends: ClassVar[tuple[str, ...]] = ("heterofl.slice", "heterofl.classes", "weight")
-    norm_stats: ClassVar[str] = "recompute"
-    unwrappable: ClassVar[str] = "its clients hold slices of different widths, not one model of one shape"
-    one_network: ClassVar[str] = "it cuts all clients' networks, of the widths in `rates`, out of one"
 
     rates: float | tuple[float, ...] = option(
         (1.0, 0.5), above=0.0, max=1.0, help="clients' widths; of a list, clients take their values in turn"
@@ -121,15 +132,15 @@ class HeteroFL(Method):
         shapes = slice_shapes(task, rate)
         return {slot: {n: cut(leaf, shapes[n]) for n, leaf in leaves.items()} for slot, leaves in slots.items()}
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """What stays private, cut to the client's width."""
         return self.sliced(ctx.task, ctx.variant, super().client_init(ctx))
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The client's slice."""
         return self.assemble(ctx, client, self.sliced(ctx.task, ctx.variant, download))
 
-    def loss(self, ctx: Context, buffers: Tree, batch: Batch, rate: float) -> LossFn:
+    def loss(self, ctx: ClientContext, buffers: Tree, batch: Batch, rate: float) -> LossFn:
         """The masked loss of a model whose hidden layers are scaled by 1 / rate."""
         hidden = hidden_params(ctx.task) if rate != 1 else frozenset()
         frozen = ctx.task.frozen(ctx.phase.part)
@@ -143,7 +154,7 @@ class HeteroFL(Method):
 
         return value
 
-    def masked(self, ctx: Context, outputs: Tensor) -> Tensor:
+    def masked(self, ctx: ClientContext, outputs: Tensor) -> Tensor:
         """Outputs with zeros for classes that the client has no samples of."""
         axis = class_axis_of(outputs, len(ctx.counts))
         if not self.mask or axis is None:
@@ -151,12 +162,12 @@ class HeteroFL(Method):
         known = (ctx.counts > 0) | (ctx.counts.sum() == 0)
         return outputs * known.to(outputs.dtype).reshape(-1, *[1] * (outputs.ndim - 1 - axis))
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step on the masked loss of the scaled slice."""
         loss = self.loss(ctx, work["buffers"], batch, ctx.variant if self.scaler else 1.0)
         return ctx.descend(work, "params", ctx.grad(work, "params", batch, loss), batch)
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Send the slice and which classes the client has."""
         client, upload = super().end(ctx, client, work)
         if not upload.slots:
@@ -168,7 +179,7 @@ class HeteroFL(Method):
 
     # -- prediction ----------------------------------------------------------------------------------
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The client's slice of the newest model, or all of it with what the client keeps private over it."""
         if self.evaluate == "own":
             return self.begin(ctx, client, download)
@@ -176,22 +187,22 @@ class HeteroFL(Method):
         own = {n: paste(leaf, whole[n]) for n, leaf in client.get("private", {}).items()}
         return {slot: {n: own.get(n, whole[n]) for n in leaves} for slot, leaves in ctx.initial.items()}
 
-    def predict(self, ctx: Context, view: Slots, x: Tensor) -> Tensor:
+    def predict(self, ctx: ClientContext, view: Slots, x: Tensor) -> Tensor:
         """The outputs, zeros for absent classes."""
         return self.masked(ctx, super().predict(ctx, view, x))
 
-    def adapt(self, ctx: Context) -> Sequence[Phase]:
+    def adapt(self, ctx: ClientContext) -> Sequence[Phase]:
         """Statistics are computed where there are any."""
         return super().adapt(ctx) if ctx.task.stat_momentum else ()
 
-    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
         """A step on the masked loss of the model that predicts, which is not scaled."""
         if ctx.phase.name == "stats":
             return super().tune(ctx, view, batch)
         grad = ctx.grad(view, "params", batch, self.loss(ctx, view["buffers"], batch, 1.0))
         return ctx.move(view, "params", grad, ctx.rate)
 
-    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
+    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The client's width."""
         return {"width": torch.tensor(float(ctx.variant))}
 

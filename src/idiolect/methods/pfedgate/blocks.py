@@ -13,9 +13,7 @@ from torch import Tensor
 
 from ...analysis import block_sizes, select_blocks
 from ...analysis.blocks import Solver
-from ...core import tree
-from ...core.tree import Tree
-from ...task.task import Task
+from ...contract import Task, Tree, tree
 
 
 class Split(Protocol):

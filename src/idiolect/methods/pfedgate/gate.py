@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core.errors import ModelError
+from ...contract import ModelError
 
 POOLS = {2: F.avg_pool1d, 3: F.avg_pool2d, 4: F.avg_pool3d}
 NEWEST = 0.1

@@ -13,13 +13,28 @@ import torch
 from torch import Tensor, nn
 
 from ...analysis.blocks import Solver
-from ...contract.context import Context, Grad, LossFn, ServerContext, buffers_of
-from ...contract.method import Method, Paper, Phase, Upload, overrides, register, running_stats
-from ...core import tree
-from ...core.errors import OptionError
-from ...core.options import option
-from ...core.tree import Slots, Tree
-from ...task.task import Batch, Scored, Task
+from ...contract import (
+    About,
+    Batch,
+    ClientContext,
+    Grad,
+    Method,
+    OptionError,
+    Phase,
+    Refuses,
+    Scored,
+    ServerContext,
+    Slots,
+    Task,
+    Tree,
+    Upload,
+    buffers_of,
+    option,
+    register,
+    tree,
+)
+from ...contract.context import LossFn
+from ...contract.method import overrides
 from . import tally as tally
 from .blocks import Blocks, Split
 from .gate import Gate, gate_input, smallest_pool
@@ -60,22 +75,14 @@ class PFedGate(Method):
     The server sees the model's active coordinates and how many samples a client has; gates stay private.
     """
 
-    title: ClassVar[str] = (
-        "A private gating network makes a sparse model of the shared one, within each client's budget"
+    about = About(
+        "A private gating network makes a sparse model of the shared one, within each client's budget",
+        paper="chen2023pfedgate",
+        reveals="the coordinates of the shared model that were active in some batch, and so also which these are",
+        stays="the gating network",
+        caution="which blocks are active reflects the client's inputs",
     )
-    reveals: ClassVar[str] = (
-        "the coordinates of the shared model that were active in some batch, and so also which these are"
-    )
-    stays: ClassVar[str] = "the gating network"
-    caution: ClassVar[str] = "which blocks are active reflects the client's inputs"
-    paper: ClassVar[Paper] = Paper(
-        "Chen, Yao, Gao, Ding, Li",
-        "Efficient personalized federated learning via sparse model-adaptation",
-        "ICML",
-        2023,
-        "arXiv:2305.02776",
-    )
-    one_network: ClassVar[str] = "its gate is made for the layers of one network"
+    refuses = Refuses(other_networks="its gate is made for the layers of one network")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"s": 0.5, "blocks": 5},
         "ref": {"shared_path": True, "equal_chunks": True, "st_kept_only": True, "denominator": "all"},
@@ -200,7 +207,7 @@ class PFedGate(Method):
     # -- the gated model -----------------------------------------------------------------------------
 
     def gates(
-        self, ctx: Context, split: Split, slots: Slots, x: Tensor, weight: Tensor, train: bool = False
+        self, ctx: ClientContext, split: Split, slots: Slots, x: Tensor, weight: Tensor, train: bool = False
     ) -> tuple[Tree, Tree]:
         """Scale M and score G per gate, the gating network's means over a batch; and its buffers afterwards."""
         if self.fixed:
@@ -221,7 +228,7 @@ class PFedGate(Method):
         through = kept + (score - score.detach())
         return scale * (through * kept if self.st_kept_only else through), active
 
-    def loss(self, ctx: Context, split: Split, work: Slots, batch: Batch, trained: Sequence[str]) -> LossFn:
+    def loss(self, ctx: ClientContext, split: Split, work: Slots, batch: Batch, trained: Sequence[str]) -> LossFn:
         """The loss of the gated model; norms of what is not trained stay in evaluation mode. With the model's buffers
         come the gate's, the gates, and which were open."""
         frozen = ctx.task.frozen(ctx.phase.part if "params" in trained else frozenset())
@@ -240,29 +247,29 @@ class PFedGate(Method):
 
     # -- client --------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
+    def client_init(self, ctx: ClientContext) -> Slots:
         """The gate, and a tally of gates that stand where their sigmoids start."""
         gate = {} if self.fixed else {GATE: ctx.nets["gate"].params, buffers_of(GATE): ctx.nets["gate"].buffers}
         first = (1.0, 1.0) if self.fixed else (1 / (1 + math.exp(-self.gate_bias)), 0.5)
         count = self.cut(ctx.task, ctx.variant).count
         return {**super().client_init(ctx), **gate, TALLY: tally.start(count, *first, _device(ctx.task))}
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The shared model and the private gate; so far nothing is to be sent."""
         work = super().begin(ctx, client, download)
         split = self.cut(ctx.task, ctx.variant)
         nothing = split.marks(torch.zeros(split.count, dtype=torch.bool, device=_device(ctx.task)))
         return {**work, **_gate_of(client), TALLY: tally.restarted(client[TALLY]), SENT: tree.zeros_like(nothing)}
 
-    def phases(self, ctx: Context) -> Sequence[Phase]:
+    def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """Model and gate together."""
         return (Phase(slots=self.slots),)
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """One backward pass, one step of the model and one of the gate (Algorithm 1, lines 4 to 7)."""
         return self.train(ctx, work, batch, self.slots, lambda w, slot, g, lr: ctx.descend(w, slot, g, batch, lr))
 
-    def train(self, ctx: Context, work: Slots, batch: Batch, trained: Sequence[str], move: Move) -> Slots:
+    def train(self, ctx: ClientContext, work: Slots, batch: Batch, trained: Sequence[str], move: Move) -> Slots:
         """Move the trained slots, of the model the active coordinates only; note gates and coordinates."""
         split = self.cut(ctx.task, ctx.variant)
         grad = ctx.grad(work, trained, batch, loss=self.loss(ctx, split, work, batch, trained))
@@ -282,14 +289,14 @@ class PFedGate(Method):
             after[SENT] = tree.map(torch.logical_or, work[SENT], marks)
         return after
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
         """Keep the gate; of the model send what was active in some batch."""
         client, upload = super().end(ctx, client, work)
         sent = self.cut(ctx.task, ctx.variant).masks(work[SENT])
         own = {**_gate_of(work), TALLY: {**work[TALLY], "sent": tally.share(sent)}}
         return {**client, **own}, replace(upload, masks={"params": tree.drop(sent, self.kept(ctx))})
 
-    def records(self, ctx: Context, client: Slots) -> dict[str, Tensor]:
+    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The share of the model that was active, on average, and that was sent; and each layer's mean gate."""
         known = client[TALLY]
         gates, groups = known["scale"] * known["kept"], self.cut(ctx.task, ctx.variant).groups
@@ -298,11 +305,11 @@ class PFedGate(Method):
 
     # -- prediction ----------------------------------------------------------------------------------
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
         """The shared model and the private gate."""
         return {**super().view(ctx, client, download), **_gate_of(client), **self.mean_gates(client)}
 
-    def after_local(self, ctx: Context, client: Slots, work: Slots) -> Slots:
+    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
         """The model as trained, and the gate."""
         return {**super().after_local(ctx, client, work), **_gate_of(work), **self.mean_gates(work)}
 
@@ -310,7 +317,7 @@ class PFedGate(Method):
         """The tally, where predictions are made with mean gates."""
         return {TALLY: slots[TALLY]} if self.gate == "client" else {}
 
-    def sparse(self, ctx: Context, view: Slots, x: Tensor) -> tuple[Split, Tree, Tree, Tensor]:
+    def sparse(self, ctx: ClientContext, view: Slots, x: Tensor) -> tuple[Split, Tree, Tree, Tensor]:
         """The model that predicts for a batch, and which gates are open in it."""
         split = self.cut(ctx.task, ctx.variant)
         if self.gate == "client":
@@ -320,18 +327,18 @@ class PFedGate(Method):
         scale, active = self.choose(split, gates, ctx.variant)
         return split, *split.thin(view["params"], view["buffers"], scale, active), active
 
-    def predict(self, ctx: Context, view: Slots, x: Tensor) -> Tensor:
+    def predict(self, ctx: ClientContext, view: Slots, x: Tensor) -> Tensor:
         """One sparse model for the batch, for the client, or for each sample."""
         if self.gate == "sample" and len(x) > 1:
             return torch.cat([self.predict(ctx, view, x[at : at + 1]) for at in range(len(x))])
         _, params, buffers, _ = self.sparse(ctx, view, x)
         return ctx.task.forward(params, buffers, x).outputs
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its gate only (Appendix I.1)."""
         return super().onboard(ctx) if self.fixed else (Phase("onboard", slots=(GATE,)),)
 
-    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
         """A step on the slots of the phase, the others frozen; or the statistics of the sparse model."""
         if ctx.phase.name == "stats":
             split, params, buffers, active = self.sparse(ctx, view, batch.x)

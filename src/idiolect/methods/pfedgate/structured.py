@@ -10,10 +10,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from ...core import tree
-from ...core.errors import ModelError
-from ...core.tree import Tree
-from ...task.task import Task, Unit
+from ...contract import ModelError, Task, Tree, tree
+from ...task.task import Unit
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

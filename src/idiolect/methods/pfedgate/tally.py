@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...core import tree
-from ...core.tree import Slots, Tree
+from ...contract import Slots, Tree, tree
 
 
 def start(count: int, scale: float, score: float, device: torch.device) -> Tree:

@@ -1,0 +1,82 @@
+"""Facts about a method, for people and for what is checked before a run: where it comes from, what it needs, what it
+refuses and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Paper(NamedTuple):
+    """Where a method was published."""
+
+    authors: str
+    title: str
+    venue: str
+    year: int
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class About:
+    """A method in words.
+
+    Attributes:
+        title: what it does, in one line.
+        paper: where it was published: a `Paper`, or its key in `idiolect.methods.papers`.
+        kind: `personalized`, `global` (one model for all), `local` or `wrapper`.
+        reveals: what leaves a client.
+        stays: what stays on the client.
+        caution: what those who care for privacy should know besides.
+    """
+
+    title: str
+    paper: Paper | str | None = None
+    kind: str = "personalized"
+    reveals: str = "the trained model"
+    stays: str = ""
+    caution: str = ""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a method needs of the run, beyond parameters.
+
+    Attributes:
+        public: data that everybody sees.
+        networks: clients with different networks.
+        server_models: the server keeps the latest model of every client (its memory grows with the clients).
+        server_training: the server trains.
+        holdout: share of the training data that is set aside for phases on `holdout`.
+        setup_rounds: rounds before the first, with all clients; `ctx.round` is negative in them.
+        min_batch: smaller batches are dropped in training.
+        eval_batch: samples that are predicted together, where predictions depend on the batch.
+        norm_stats: what becomes of running statistics unless the run says otherwise: `average`, `local`, `recompute`.
+    """
+
+    public: bool = False
+    networks: bool = False
+    server_models: bool = False
+    server_training: bool = False
+    holdout: float = 0.0
+    setup_rounds: int = 0
+    min_batch: int = 1
+    eval_batch: int | None = None
+    norm_stats: str = "average"
+
+
+@dataclass(frozen=True)
+class Refuses:
+    """What a method cannot do, as reasons that complete a sentence; an empty one means that it can.
+
+    Attributes:
+        wrapping: why wrappers that act on the one federated model cannot wrap it.
+        stacking: why it cannot be traced for many clients at once.
+        other_networks: why all clients need the same network.
+        summing: why the server has to see single uploads (slots with `up="each"`), and not sums alone.
+    """
+
+    wrapping: str = ""
+    stacking: str = ""
+    other_networks: str = ""
+    summing: str = ""

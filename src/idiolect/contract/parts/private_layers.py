@@ -1,0 +1,37 @@
+"""Private layers: a method whose last layers stay on the client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...core.options import option
+from ...task.task import Task
+from ..context import ClientContext
+from ..method import Method
+from ..phase import Phase
+
+
+@dataclass(frozen=True)
+class PrivateLayers(Method):
+    """A method whose last layers stay on the client; an unseen client trains only them."""
+
+    layers: int = option(1, min=0, help="how many of the last layers are private")
+
+    def private_names(self, task: Task) -> frozenset[str]:
+        """The last layers."""
+        return task.head(self.layers)
+
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
+        """An unseen client trains its head on the shared body."""
+        return (Phase(self.adapt_step, "onboard", part=self.private_names(ctx.task) or None),)
+
+
+def in_turn(
+    step: Step, task: Task, private: frozenset[str], own: int | None, shared: int | None, own_lr: float | None = None
+) -> tuple[Phase, ...]:
+    """First what is private, the rest frozen; then the rest, on the same batches. A side without parameters is left
+    out; epochs of None are the run's."""
+    rest = frozenset(task.names) - private
+    phases = (Phase(step, "own", part=private, epochs=own, lr=own_lr), Phase(step, "shared", part=rest, epochs=shared))
+    return tuple(phase for phase in phases if phase.part and phase.part & frozenset(task.names))

@@ -1,0 +1,114 @@
+"""Weighted sums of trees over clients, in double precision: all averaging of models happens here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of one slot over those who sent it; sums of two groups of clients add up (`+`) to those of both.
+
+    Attributes:
+        total: per leaf the sum of p m v over clients, with weights p, masks m and values v, in double precision; of
+            leaves of whole numbers (counters of batches) the largest value.
+        weight: per leaf the sum of p m, a number where nobody masked anything.
+        count: how many clients sent the slot.
+        everybody: the sum of p over all of them.
+        dtypes: the leaves' own types, which means have.
+        missing: what a coordinate that was not sent counts as; see `Slot.missing`.
+    """
+
+    total: Mapping[str, Tensor]
+    weight: Mapping[str, Tensor]
+    count: int
+    everybody: float
+    dtypes: Mapping[str, torch.dtype]
+    missing: str = "keep"
+
+    @classmethod
+    def of(
+        cls,
+        sent: Iterable[tuple[Mapping[str, Tensor], float | Tensor, Mapping[str, Tensor] | None]],
+        missing: str = "keep",
+    ) -> Sums:
+        """Sums of (tree, weight, mask) per client; a weight that is a vector weighs the rows of every leaf.
+
+        >>> Sums.of([({"w": torch.tensor([0.0, 0.0])}, 3, None), ({"w": torch.tensor([4.0, 8.0])}, 1, None)]).mean()
+        {'w': tensor([1., 2.])}
+        """
+        clients = list(sent)
+        names = dict.fromkeys(name for leaves, _, _ in clients for name in leaves)
+        total, weight, dtypes = {}, {}, {}
+        for name in names:
+            here = [(leaves[name], p, (mask or {}).get(name)) for leaves, p, mask in clients if name in leaves]
+            total[name], weight[name] = _sum_leaf(here)
+            dtypes[name] = here[0][0].dtype
+        everybody = sum(float(p) for _, p, _ in clients if not isinstance(p, Tensor) or p.ndim == 0)
+        return cls(total, weight, len(clients), everybody, dtypes, missing)
+
+    def mean(self, before: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """The weighted mean; what nobody sent keeps its value `before` (zero, if there is none)."""
+        after = dict(before or {})
+        for name, total in self.total.items():
+            after[name] = self._mean_leaf(name, total, before.get(name) if before else None).to(self.dtypes[name])
+        return after
+
+    def _mean_leaf(self, name: str, total: Tensor, before: Tensor | None) -> Tensor:
+        if not self.dtypes[name].is_floating_point:
+            return total
+        weight, old = self.weight[name], torch.zeros_like(total) if before is None else before.to(torch.float64)
+        if self.missing == "zero":
+            return total / self.everybody
+        if self.missing == "before":
+            return (total + (self.everybody - weight) * old) / self.everybody
+        return torch.where(weight > 0, total / weight.clamp_min(torch.finfo(weight.dtype).tiny), old)
+
+    def __add__(self, other: Sums) -> Sums:
+        """The sums over the clients of both."""
+
+        def combine(a: Mapping[str, Tensor], b: Mapping[str, Tensor], largest: bool) -> dict[str, Tensor]:
+            both = {**a, **b}
+            for name in a.keys() & b.keys():
+                whole = largest and not self.dtypes[name].is_floating_point
+                both[name] = torch.maximum(a[name], b[name]) if whole else a[name] + b[name]
+            return both
+
+        return replace(
+            self,
+            total=combine(self.total, other.total, largest=True),
+            weight=combine(self.weight, other.weight, largest=False),
+            count=self.count + other.count,
+            everybody=self.everybody + other.everybody,
+            dtypes={**other.dtypes, **self.dtypes},
+        )
+
+
+def _sum_leaf(sent: list[tuple[Tensor, float | Tensor, Tensor | None]]) -> tuple[Tensor, Tensor]:
+    """Total and weight of one leaf."""
+    leaf = sent[0][0]
+    if not leaf.is_floating_point():
+        return torch.stack([value for value, _, _ in sent]).amax(0), torch.tensor(float(len(sent)))
+    total = torch.zeros(leaf.shape, dtype=torch.float64, device=leaf.device)
+    by_row = any(isinstance(p, Tensor) and p.ndim == 1 for _, p, _ in sent)
+    if not by_row and all(mask is None for _, _, mask in sent):
+        everybody = sum(float(p) for _, p, _ in sent)
+        for value, p, _ in sent:
+            total.add_(value, alpha=float(p))
+        return total, torch.tensor(everybody, dtype=torch.float64, device=leaf.device)
+    weight = torch.zeros_like(total)
+    for value, p, mask in sent:
+        here = torch.ones_like(leaf) if mask is None else mask.to(leaf.dtype)
+        value = torch.where(here > 0, value, torch.zeros_like(value))
+        if isinstance(p, Tensor) and p.ndim == 1:
+            rows = p.to(torch.float64).reshape(-1, *[1] * (leaf.ndim - 1))
+            total.addcmul_(value.to(torch.float64), rows)
+            weight.addcmul_(here.to(torch.float64), rows)
+        else:
+            total.add_(value, alpha=float(p))
+            weight.add_(here, alpha=float(p))
+    return total, weight
