@@ -11,7 +11,7 @@ from .about import About, Needs, Paper, Refuses
 from .context import ClientContext, RoundContext, ServerContext
 from .gradients import Grad
 from .messages import Download, Upload
-from .method import Method, Wrapper, methods, predicts_its_own_way, register, unwrap
+from .method import Method, Wrapper, default_inner, methods, predicts_its_own_way, register, unwrap
 from .phase import Phase
 from .slots import (
     Slot,
@@ -54,6 +54,7 @@ __all__ = [
     "Upload",
     "Wrapper",
     "buffers_of",
+    "default_inner",
     "mask_of",
     "methods",
     "model_in",

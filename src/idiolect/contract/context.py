@@ -76,6 +76,7 @@ class ClientContext(RoundContext):
         index, variant: the client's position (never to be read in client code: in a stack it is the first member's) and
             its static variant (`Method.variant`).
         newcomer: whether the client has never trained.
+        just_trained: whether the slots are those right after local training, before the server answers.
         samples, class_counts: its training samples, and how many of each class, as tensors.
         phase, epoch, step: where training is; `step` is the batch within the epoch (in a phase that is counted in
             steps, `epoch` stays 0).
@@ -86,6 +87,7 @@ class ClientContext(RoundContext):
     index: int = 0
     variant: Any = None
     newcomer: bool = True
+    just_trained: bool = False
     samples: Tensor = field(default_factory=lambda: torch.tensor(1.0))
     class_counts: Tensor = field(default_factory=lambda: torch.zeros(0))
     phase: Phase = NO_PHASE

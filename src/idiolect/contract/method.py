@@ -302,6 +302,11 @@ class Wrapper(Method):
         return self.inner.client_records(ctx, client)
 
 
+def default_inner() -> Method:
+    """What a wrapper wraps if nothing else is said."""
+    return methods.build("fedavg")
+
+
 def unwrap(method: Method) -> Method:
     """The innermost method."""
     while isinstance(method, Wrapper):

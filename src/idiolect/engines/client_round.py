@@ -51,5 +51,5 @@ def score_after_training(plan: Plan, ctx: ClientContext, work: Slots) -> list[Sc
     """The scores right after local training, where they are asked for; set-up rounds have none."""
     if not plan.after_local or ctx.round < 0:
         return []
-    trained = replace(ctx, newcomer=False)
+    trained = replace(ctx, newcomer=False, just_trained=True)
     return score_model(plan, trained, plan.method.personal_model(trained, work), "after_local")

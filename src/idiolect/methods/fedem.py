@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -15,24 +16,27 @@ from ..contract import (
     About,
     Batch,
     ClientContext,
-    Download,
     Grad,
     Method,
     ModelError,
     Phase,
     Refuses,
+    RoundContext,
     Scored,
-    ServerContext,
+    Slot,
     Slots,
     Task,
     Tree,
-    Upload,
     buffers_of,
     option,
+    private,
     register,
+    shared,
     tree,
 )
 from ..task.losses import bce, class_axis, mae, mse
+
+MIXTURE = "fedem.mixture"
 
 
 @register("fedem")
@@ -82,9 +86,25 @@ class FedEM(Method):
         return ("params", *(f"fedem.{m}" for m in range(1, self.components)))
 
     @property
-    def sends(self) -> tuple[str, ...]:  # type: ignore[override]
-        """All components; the mixture weights stay on the client."""
-        return (*(slot for model in self.models for slot in (model, buffers_of(model))), "weight")
+    def slots(self) -> Mapping[str, Slot]:
+        """All components are shared; the mixture weights stay on the client."""
+        components = {model: shared(partial(self.draw, model=model), holds="model") for model in self.models[1:]}
+        return {**super().slots, **components, MIXTURE: private(self.even)}
+
+    def draw(self, ctx: RoundContext, model: str) -> Tree:
+        """Parameters of the initial ones' mean and scale; those that are all alike (normalisation) stay."""
+        random = ctx.rng(model)
+
+        def fresh(leaf: Tensor) -> Tensor:
+            noise = torch.from_numpy(random.standard_normal(leaf.shape, "float32")).to(leaf)
+            centre, keep = leaf.mean(), math.sqrt(1 - self.spread**2)
+            return centre + keep * (leaf - centre) + self.spread * leaf.std(correction=0) * noise
+
+        return tree.map(fresh, ctx.initial["params"])
+
+    def even(self, ctx: RoundContext) -> Tree:
+        """Equal weights."""
+        return {"pi": torch.full((self.components,), 1 / self.components, device=ctx.training.device)}
 
     def check(self, task: Task) -> None:
         """Responsibilities are for samples, so the loss has to be one per sample."""
@@ -95,76 +115,35 @@ class FedEM(Method):
                 "batch; give a loss that returns one value per sample (reduction='none')"
             )
 
-    # -- server: each component as FedAvg treats its model -----------------------------------------
-
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """The initial model, and components drawn around it."""
-        server = super().server_init(ctx)
-        for model in self.models[1:]:
-            server |= {model: self.drawn(ctx, model), buffers_of(model): server["buffers"]}
-        return server
-
-    def drawn(self, ctx: ServerContext, model: str) -> Tree:
-        """Parameters of the initial ones' mean and scale; those that are all alike (normalisation) stay."""
-        draw = ctx.rng(model)
-
-        def fresh(leaf: Tensor) -> Tensor:
-            noise = torch.from_numpy(draw.standard_normal(leaf.shape, "float32")).to(leaf)
-            centre, keep = leaf.mean(), math.sqrt(1 - self.spread**2)
-            return centre + keep * (leaf - centre) + self.spread * leaf.std(correction=0) * noise
-
-        return tree.map(fresh, ctx.initial["params"])
-
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """All components, without what stays private of each."""
-        kept = self.kept(ctx)
-        slots = [slot for model in self.models for slot in (model, buffers_of(model))]
-        return Download({slot: tree.drop(server[slot], kept) for slot in slots})
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The weighted mean of each component."""
-        slots = [slot for model in self.models for slot in (model, buffers_of(model))]
-        return {**server, **{slot: self.average(ctx, server[slot], uploads, slot) for slot in slots}}
-
     # -- client --------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """Equal weights, and the private part of each component."""
-        own = super().client_init(ctx).get("private")
-        even = torch.full((self.components,), 1 / self.components, device=ctx.samples.device)
-        return {"fedem.mixture": {"pi": even}, **({private_of(m): own for m in self.models} if own else {})}
-
-    def assemble(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """All components as the client has them, and its mixture."""
-        pi = client["fedem.mixture"]["pi"]
-        found: Slots = {"fedem.mixture": {"pi": pi, "prior": pi, "sum": torch.zeros_like(pi)}}
-        for model in self.models:
-            own = {"private": client.get(private_of(model), {})}
-            one = super().assemble(ctx, own, {"params": download[model], "buffers": download[buffers_of(model)]})
-            found |= {model: one["params"], buffers_of(model): one["buffers"]}
-        return found
-
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The components to train and, frozen beside them, as received: those give the responsibilities."""
-        work = self.assemble(ctx, client, download)
-        held = {f"start.{slot}": each for slot, each in work.items() if slot != "fedem.mixture"}
-        return {**work, **held}
+        start = {f"start.{slot}": work[slot] for model in self.models for slot in (model, buffers_of(model))}
+        return {**work, **start, MIXTURE: begin_pass(work[MIXTURE])}
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """Expectation over all samples, then maximisation."""
-        expect = (Phase("expect", slots=(), epochs=1),) if self.components > 1 else ()
-        return (*expect, Phase("train", slots=self.models))
+        expect = (Phase(self.expect, "expect", slots=(), epochs=1),) if self.components > 1 else ()
+        return (*expect, Phase(self.maximize, "train", slots=self.models))
 
-    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """Count responsibilities, or train the components by them."""
+    def expect(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """Count responsibilities."""
         losses = self.losses(ctx, work, batch, "start.")
-        if ctx.phase.name == "expect":
-            return {**work, "fedem.mixture": expected(ctx, work["fedem.mixture"], losses, batch)}
-        q, before = responsibilities(work["fedem.mixture"]["prior"], losses), work["log"]
+        return {**work, MIXTURE: expected(ctx, work[MIXTURE], losses, batch)}
+
+    def maximize(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """Train the components by their responsibilities."""
+        losses = self.losses(ctx, work, batch, "start.")
+        q, before = responsibilities(work[MIXTURE]["prior"], losses), work["log"]
         for model, shares in zip(self.models, q, strict=True):
-            work = ctx.descend(work, model, self.gradient(ctx, work, model, batch, shares), batch)
+            work = ctx.optimize(work, model, self.gradient(ctx, work, model, batch, shares), batch)
         # The components' losses add up to one loss per sample, which is logged once.
         return {**work, "log": {**work["log"], "samples": before["samples"] + batch.weight.sum()}}
+
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Of the mixture, only the weights stay."""
+        return {**work, MIXTURE: {"pi": work[MIXTURE]["pi"]}}
 
     def losses(self, ctx: ClientContext, slots: Slots, batch: Batch, prefix: str = "") -> Tensor:
         """The loss of each component on each sample."""
@@ -184,56 +163,45 @@ class FedEM(Method):
 
         return ctx.grad(work, model, batch, loss)
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep the mixture and what is private; send the components."""
-        after: Slots = {**client, "fedem.mixture": {"pi": work["fedem.mixture"]["pi"]}}
-        sent: Slots = {}
-        for model in self.models:
-            own, upload = super().end(ctx, {}, {"params": work[model], "buffers": work[buffers_of(model)]})
-            after |= {private_of(model): each for each in own.values()}
-            sent |= {model: upload.slots["params"], buffers_of(model): upload.slots["buffers"]}
-        return after, Upload({**sent, "weight": {"samples": ctx.samples}})
-
     # -- prediction ------------------------------------------------------------------------------------
 
-    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
-        """The trained components and the mixture."""
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """All components and the mixture."""
         slots = [slot for model in self.models for slot in (model, buffers_of(model))]
-        return {slot: work[slot] for slot in (*slots, "fedem.mixture")}
+        return {**{slot: work[slot] for slot in slots}, MIXTURE: begin_pass(work[MIXTURE])}
 
-    def predict(self, ctx: ClientContext, view: Slots, x: Tensor) -> Tensor:
+    def predict(self, ctx: ClientContext, model: Slots, x: Tensor) -> Tensor:
         """The mixture of what the components say."""
-        outputs = [ctx.task.forward(view[m], view[buffers_of(m)], x).outputs for m in self.models]
-        return mixed(ctx.task, view["fedem.mixture"]["pi"], torch.stack(outputs))
+        outputs = [ctx.task.forward(model[m], model[buffers_of(m)], x).outputs for m in self.models]
+        return mixed(ctx.task, model[MIXTURE]["pi"], torch.stack(outputs))
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client estimates its mixture."""
-        return (Phase("onboard", slots=(), epochs=self.passes),)
+        return (Phase(self.estimate, "onboard", slots=(), epochs=self.passes),)
 
-    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
-        """The mixture alone for an unseen client, components by their responsibilities where a wrapper trains on."""
-        if ctx.phase.name == "stats":
-            one = {m: {"params": view[m], "buffers": view[buffers_of(m)]} for m in self.models}
-            return {**view, **{buffers_of(m): running_stats(ctx, each, batch) for m, each in one.items()}}
-        losses = self.losses(ctx, view, batch)
-        mixture = expected(ctx, view["fedem.mixture"], losses, batch)
-        view = {**view, "fedem.mixture": mixture}
-        if ctx.phase.name == "onboard":
-            return view
-        for model, shares in zip(self.models, responsibilities(mixture["prior"], losses), strict=True):
-            fresh = {f"{model}:{key}": each for key, each in ctx.optimizer.init(view[model]).items()}
-            grad = self.gradient(ctx, view, model, batch, shares)
-            view = ctx.move({**fresh, **view}, model, grad, ctx.rate)
-        return view
+    def estimate(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
+        """The mixture after one more batch; the components stay as they are."""
+        return {**model, MIXTURE: expected(ctx, model[MIXTURE], self.losses(ctx, model, batch), batch)}
 
-    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
+    def adapt_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
+        """Where a wrapper trains on: the mixture, then the components by their responsibilities."""
+        losses = self.losses(ctx, model, batch)
+        model = self.estimate(ctx, model, batch)
+        for name, shares in zip(self.models, responsibilities(model[MIXTURE]["prior"], losses), strict=True):
+            state = ctx.training.optimizer.init(model[name])
+            fresh = {f"{name}:{key}": value for key, value in state.items()}
+            model = ctx.apply({**fresh, **model}, name, self.gradient(ctx, model, name, batch, shares))
+        return model
+
+    def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The client's mixture weights."""
-        return {f"pi/{m}": weight for m, weight in enumerate(client["fedem.mixture"]["pi"])}
+        return {f"pi/{m}": weight for m, weight in enumerate(client[MIXTURE]["pi"])}
 
 
-def private_of(model: str) -> str:
-    """The slot that holds what a client keeps of the component in `model`."""
-    return "private" if model == "params" else f"{model}.private"
+def begin_pass(mixture: Tree) -> Tree:
+    """The mixture before a pass over the data: its weights, those of before the pass, and an empty sum."""
+    pi = mixture["pi"]
+    return {"pi": pi, "prior": pi, "sum": torch.zeros_like(pi)}
 
 
 def responsibilities(prior: Tensor, losses: Tensor) -> Tensor:

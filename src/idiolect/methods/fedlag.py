@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -16,23 +16,31 @@ from ..contract import (
     Batch,
     ClientContext,
     ComposeError,
-    Download,
     Grad,
     Method,
     ModelError,
     OptionError,
+    Phase,
     Refuses,
+    RoundContext,
     ServerContext,
+    Slot,
     Slots,
+    Sums,
     Task,
     Tree,
     Upload,
     Wrapper,
+    default_inner,
+    mask_of,
     option,
+    private,
     register,
     tree,
 )
-from .fedavg import FedAvg
+
+OWN, TRAINED, START, GRAD, UPDATE = "fedlag.own", "fedlag.trained", "fedlag.start", "fedlag.grad", "fedlag.update"
+CONFLICTS, SCORE, PERSONAL = "fedlag.conflicts", "fedlag.score", "fedlag.personal"
 
 
 class LayerUnit(NamedTuple):
@@ -94,7 +102,7 @@ class FedLAG(Wrapper):
         },
     }
 
-    inner: Method = field(default_factory=FedAvg)
+    inner: Method = field(default_factory=default_inner)
     k: int | None = option(None, min=0, help="most personal layers; none is half of the eligible ones, 1 to 5")
     xi: float = option(-0.1, above=-1.0, max=0.0, help="cosine below which two clients conflict")
     warmup: int | None = option(
@@ -131,14 +139,14 @@ class FedLAG(Wrapper):
         inside = self.inner
         while isinstance(inside, Wrapper):
             if isinstance(inside, FedLAG):
-                raise ComposeError("fedlag cannot ride on fedlag: both would decide about the same layers; use one")
+                raise ComposeError("fedlag cannot wrap fedlag: both would decide about the same layers; use one")
             inside = inside.inner
 
     # -- layers ----------------------------------------------------------------------------------
 
-    def units(self, ctx: ClientContext | ServerContext) -> dict[str, LayerUnit]:
+    def units(self, ctx: RoundContext) -> dict[str, LayerUnit]:
         """The layers that may become personal, in the order of the network."""
-        return self.divide(ctx.task, self.inner.kept(ctx))
+        return self.divide(ctx.task, ctx.private_names)
 
     def divide(self, task: Task, kept: frozenset[str]) -> dict[str, LayerUnit]:
         """The model without normalisation and without what is `kept`, as layers of the chosen granularity."""
@@ -168,7 +176,7 @@ class FedLAG(Wrapper):
     def check(self, task: Task) -> None:
         """Compare k with the model's layers."""
         self.inner.check(task)
-        eligible = self.divide(task, self.inner.private(task))
+        eligible = self.divide(task, self.inner.private_names(task))
         k, listing = self.count(len(eligible)), ", ".join(eligible)
         if not eligible and self.k != 0:
             raise ModelError(
@@ -187,108 +195,78 @@ class FedLAG(Wrapper):
                 stacklevel=2,
             )
 
-    # -- server ----------------------------------------------------------------------------------
+    # -- slots -----------------------------------------------------------------------------------
 
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """No conflicts and no personal layers."""
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The server also sees each client's model, and an update where it cannot work that out; a client remembers all
+        that may become personal."""
+        inner = self.inner.slots
+        own = {OWN: private(self.first_own), TRAINED: private(never)} if self.k != 0 else {}
+        return {
+            **inner,
+            "params": replace(inner["params"], up="each"),
+            CONFLICTS: Slot("server", self.no_conflicts),
+            SCORE: Slot("server", self.no_conflicts),
+            PERSONAL: Slot("server", self.none_personal, down=self.k != 0),
+            **own,
+            UPDATE: Slot("round", nothing, up="each"),
+        }
+
+    def no_conflicts(self, ctx: RoundContext) -> Tree:
+        """No layer has a conflict yet."""
+        return numbers(ctx, dict.fromkeys(self.units(ctx), 0.0))
+
+    def none_personal(self, ctx: RoundContext) -> Tree:
+        """No layer is personal yet."""
         if self.k != 0 and self.warmup is not None and self.warmup >= ctx.rounds:
             warnings.warn(
                 f"fedlag: the warm-up of {self.warmup} rounds does not end within the run's {ctx.rounds}, so no layer "
                 "becomes personal; choose a shorter warm-up or more rounds",
                 stacklevel=2,
             )
-        units = self.units(ctx)
-        return {
-            **self.inner.server_init(ctx),
-            "fedlag.conflicts": numbers(ctx, dict.fromkeys(units, 0.0)),
-            "fedlag.score": numbers(ctx, dict.fromkeys(units, 0.0)),
-            "fedlag.personal": numbers(ctx, dict.fromkeys(units, False)),
-        }
+        return numbers(ctx, dict.fromkeys(self.units(ctx), False))
 
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """What the inner method sends (of all layers), and which layers are personal."""
-        sent = self.inner.download(ctx, server, ids)
-        personal = {"fedlag.personal": server["fedlag.personal"]} if self.k != 0 else {}
-        return sent._replace(shared={**sent.shared, **personal})
+    def first_own(self, ctx: RoundContext) -> Tree:
+        """No values of its own yet; their place is held by the initial ones."""
+        return self.own(ctx, ctx.initial)
 
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The inner method's average of all layers; then the scores, and the choice of personal layers."""
-        after = self.inner.aggregate(ctx, server, uploads)
-        heard = {i: each for i, each in uploads.items() if "fedlag.update" in each.slots}
-        if not heard:
-            return after
-        cosines = self.cosines(ctx, server, heard)
-        conflicts = {unit: float(count_conflicts(each, self.xi)) for unit, each in cosines.items()}  # eq. 3
-        before = {unit: float(each) for unit, each in server["fedlag.score"].items()}
-        if self.schedule == "dynamic":
-            score = {unit: self.ema * before[unit] + (1 - self.ema) * each for unit, each in conflicts.items()}
-        else:
-            score = {unit: before[unit] + each for unit, each in conflicts.items()}
-        personal = {unit for unit, each in server["fedlag.personal"].items() if bool(each)}
-        warmup = min(30, ctx.rounds // 2) if self.warmup is None else self.warmup
-        if ctx.round >= warmup and (self.schedule == "dynamic" or not personal):
-            personal = set(rank_units(score, cosines, self.count(len(score)), self.tie, self.allow_zero))
-        return {
-            **after,
-            "fedlag.conflicts": numbers(ctx, conflicts),
-            "fedlag.score": numbers(ctx, score),
-            "fedlag.personal": numbers(ctx, {unit: unit in personal for unit in score}),
-        }
-
-    def cosines(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> dict[str, Tensor]:
-        """For each layer, the cosines between the updates of every two clients."""
-        sent, found = self.inner.download(ctx, server, tuple(uploads)), {}
-        for unit, each in self.units(ctx).items():
-            rows = (update_of(each.params, upload, sent.of(i)) for i, upload in uploads.items())
-            # A common length changes no angle, but spares the squares of huge and of tiny updates.
-            scaled = (row / row.abs().amax().clamp_min(torch.finfo(row.dtype).tiny) for row in rows)
-            found[unit] = cosine_matrix([row if self.sketch is None else sketch(row, self.sketch) for row in scaled])
-        return found
-
-    def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
-        """The conflicts of every layer, and whether it is personal."""
-        conflicts = {f"conflicts/{unit}": float(each) for unit, each in server["fedlag.conflicts"].items()}
-        personal = {f"personal/{unit}": float(each) for unit, each in server["fedlag.personal"].items()}
-        return {**self.inner.server_records(ctx, server), **conflicts, **personal}
+    def own(self, ctx: RoundContext, model: Slots) -> Tree:
+        """What a client must remember of a model: all that may become personal."""
+        names = {name for layer in self.units(ctx).values() for name in layer.along}
+        return tree.pick({**model["params"], **model["buffers"]}, names)
 
     # -- client ----------------------------------------------------------------------------------
 
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """No values of its own yet; their place is held by the initial ones."""
-        client = self.inner.client_init(ctx)
-        if self.k == 0:
-            return client
-        trained = torch.zeros((), dtype=torch.bool, device=ctx.samples.device)
-        return {**client, "fedlag.own": self.own(ctx, ctx.initial), "fedlag.trained": {"before": trained}}
+    @property
+    def watches_steps(self) -> bool:  # type: ignore[override]
+        """Whether gradients are compared, or the inner method watches."""
+        return self.signal == "last_grad" or self.inner.watches_steps
 
-    def own(self, ctx: ClientContext, model: Slots) -> Tree:
-        """What a client must remember of a model: all that may become personal."""
-        names = {name for each in self.units(ctx).values() for name in each.along}
-        return tree.pick({**model["params"], **model["buffers"]}, names)
-
-    def overlay(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The download with the client's own values on personal layers (eqs. 4 and 5), if it has trained before."""
-        if "fedlag.personal" not in download:
-            return download
-        own, personal, trained = client["fedlag.own"], download["fedlag.personal"], client["fedlag.trained"]["before"]
-        use = {name: personal[unit] & trained for unit, each in self.units(ctx).items() for name in each.along}
+    def overlay(self, ctx: ClientContext, work: Slots) -> Slots:
+        """What was received, with the client's own values on personal layers (eqs. 4 and 5), if it has trained."""
+        if PERSONAL not in work:
+            return work
+        own, personal, trained = work[OWN], work[PERSONAL], work[TRAINED]["before"]
+        use = {name: personal[unit] & trained for unit, layer in self.units(ctx).items() for name in layer.along}
         model: Slots = {
-            slot: {n: torch.where(use[n], own[n], leaf) if n in use else leaf for n, leaf in download[slot].items()}
+            slot: {n: torch.where(use[n], own[n], leaf) if n in use else leaf for n, leaf in work[slot].items()}
             for slot in ("params", "buffers")
-            if slot in download
+            if slot in work
         }
-        return {**download, **model}
+        return {**work, **model}
 
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The inner method's start from the overlaid download, remembered with what the server knows of it."""
-        work = self.inner.begin(ctx, client, self.overlay(ctx, client, download))
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The inner method's start with personal layers, remembered with what the server knows of it."""
+        received = work.get("params", {})
+        work = self.inner.prepare(ctx, self.overlay(ctx, work))
         if ctx.round < 0:
             return work
-        start = tree.pick(work["params"], [name for each in self.units(ctx).values() for name in each.params])
+        start = tree.pick(work["params"], [name for layer in self.units(ctx).values() for name in layer.params])
         if self.signal == "last_grad":
-            return {**work, "fedlag.grad": tree.zeros_like(start)}
-        received = {} if self.covered(ctx) else tree.pick(download.get("params", {}), start)
-        return {**work, "fedlag.start": start, "fedlag.received": received}
+            return {**work, GRAD: tree.zeros_like(start)}
+        known = {} if self.covered(ctx) else tree.pick(received, start)
+        return {**work, START: start, "fedlag.received": known}
 
     def covered(self, ctx: ClientContext) -> bool:
         """Whether a wrapper around this one may change the model between here and the server."""
@@ -299,54 +277,118 @@ class FedLAG(Wrapper):
             outside = outside.inner
         return False
 
-    def enter(self, ctx: ClientContext, work: Slots) -> Slots:
-        """An inner method that sets `params` between phases (mixing, alignment) moves the start of their training."""
-        work = self.inner.enter(ctx, work)
-        training = [phase for phase in ctx.method.phases(ctx) if "params" in phase.slots]
-        if "fedlag.start" not in work or ctx.phase not in training[:1] or training.count(ctx.phase) > 1:
-            return work
-        return {**work, "fedlag.start": tree.pick(work["params"], work["fedlag.start"])}
+    def phases(self, ctx: ClientContext) -> Sequence[Phase]:
+        """The inner method's; one that changes `params` before their training (mixing, alignment) moves their start."""
+        phases = list(self.inner.phases(ctx))
+        first = first_training(phases)
+        if first is not None and (first > 0 or phases[first].before is not None):
+            phases[first] = replace(phases[first], before=self.start_here)
+        return phases
 
-    def update(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
+    def start_here(self, ctx: ClientContext, work: Slots) -> Slots:
+        """What the inner method does before the first phase that trains `params`; there the update starts."""
+        phases = self.inner.phases(ctx)
+        before = phases[first_training(phases) or 0].before
+        work = work if before is None else before(ctx, work)
+        return {**work, START: tree.pick(work["params"], work[START])} if START in work else work
+
+    def optimizer_step(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
         """Keep the gradient of the model's last step, if gradients are compared."""
-        work = self.inner.update(ctx, work, slot, grad, batch, lr)
-        if slot != "params" or "fedlag.grad" not in work:
+        work = self.inner.optimizer_step(ctx, work, slot, grad, batch, lr)
+        if slot != "params" or GRAD not in work:
             return work
-        newest = tree.pick(grad.slots[slot], work["fedlag.grad"])
-        return {**work, "fedlag.grad": {**work["fedlag.grad"], **newest}}
+        return {**work, GRAD: {**work[GRAD], **tree.pick(grad.slots[slot], work[GRAD])}}
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep the trained values; send with the model what the server needs for the scores."""
-        client, upload = self.inner.end(ctx, client, work)
+        after = self.inner.finish(ctx, work)
         if ctx.round < 0:
-            return client, upload
+            return {slot: value for slot, value in after.items() if slot != UPDATE}
         if self.k != 0:
-            trained = torch.ones_like(client["fedlag.trained"]["before"])
-            client = {**client, "fedlag.own": self.own(ctx, work), "fedlag.trained": {"before": trained}}
-        if not upload.slots:
-            return client, upload
+            after = {**after, OWN: self.own(ctx, work), TRAINED: tree.map(torch.ones_like, work[TRAINED])}
         if self.signal == "last_grad":
-            return client, Upload({**upload.slots, "fedlag.update": work["fedlag.grad"]}, upload.masks)
-        update = tree.sub(tree.pick(work["params"], work["fedlag.start"]), work["fedlag.start"])  # eq. 2
-        needed = {name: unknown(name, work, upload).expand_as(leaf) for name, leaf in update.items()}
-        return client, Upload({**upload.slots, "fedlag.update": update}, {**upload.masks, "fedlag.update": needed})
+            return {**after, UPDATE: work[GRAD]}
+        update = tree.sub(tree.pick(work["params"], work[START]), work[START])  # eq. 2
+        needed = {name: unknown(name, work, after).expand_as(leaf) for name, leaf in update.items()}
+        return {**after, UPDATE: update, mask_of(UPDATE): needed}
 
-    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The inner method's view of the overlaid download."""
-        return self.inner.view(ctx, client, self.overlay(ctx, client, download))
+    # -- server ----------------------------------------------------------------------------------
+
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """The inner method's average of all layers; then the scores, and the choice of personal layers."""
+        after = self.inner.aggregate(ctx, server, sums, each)
+        senders = {i: upload for i, upload in each.items() if UPDATE in upload.slots}
+        if not senders:
+            return after
+        cosines = self.cosines(ctx, server, senders)
+        conflicts = {unit: float(count_conflicts(matrix, self.xi)) for unit, matrix in cosines.items()}  # eq. 3
+        before = {unit: float(score) for unit, score in server[SCORE].items()}
+        if self.schedule == "dynamic":
+            score = {unit: self.ema * before[unit] + (1 - self.ema) * count for unit, count in conflicts.items()}
+        else:
+            score = {unit: before[unit] + count for unit, count in conflicts.items()}
+        personal = {unit for unit, chosen in server[PERSONAL].items() if bool(chosen)}
+        warmup = min(30, ctx.rounds // 2) if self.warmup is None else self.warmup
+        if ctx.round >= warmup and (self.schedule == "dynamic" or not personal):
+            personal = set(rank_units(score, cosines, self.count(len(score)), self.tie, self.allow_zero))
+        return {
+            **after,
+            CONFLICTS: numbers(ctx, conflicts),
+            SCORE: numbers(ctx, score),
+            PERSONAL: numbers(ctx, {unit: unit in personal for unit in score}),
+        }
+
+    def cosines(self, ctx: ServerContext, server: Slots, each: Mapping[int, Upload]) -> dict[str, Tensor]:
+        """For each layer, the cosines between the updates of every two clients."""
+        sent, found = self.inner.download(ctx, server, tuple(each)), {}
+        for unit, layer in self.units(ctx).items():
+            rows = (update_of(layer.params, upload, sent.of(i)) for i, upload in each.items())
+            # A common length changes no angle, but spares the squares of huge and of tiny updates.
+            scaled = (row / row.abs().amax().clamp_min(torch.finfo(row.dtype).tiny) for row in rows)
+            found[unit] = cosine_matrix([row if self.sketch is None else sketch(row, self.sketch) for row in scaled])
+        return found
+
+    def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
+        """The conflicts of every layer, and whether it is personal."""
+        conflicts = {f"conflicts/{unit}": float(each) for unit, each in server[CONFLICTS].items()}
+        personal = {f"personal/{unit}": float(each) for unit, each in server[PERSONAL].items()}
+        return {**self.inner.server_records(ctx, server), **conflicts, **personal}
+
+    # -- prediction ------------------------------------------------------------------------------
+
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The inner method's, with personal layers."""
+        return self.inner.personal_model(ctx, self.overlay(ctx, work))
 
 
-def numbers(ctx: ServerContext, values: Mapping[str, float]) -> Tree:
-    """Numbers, or truth values, as leaves."""
+def first_training(phases: Sequence[Phase]) -> int | None:
+    """The position of the first phase that trains `params`."""
+    return next((at for at, phase in enumerate(phases) if "params" in phase.slots), None)
+
+
+def never(ctx: RoundContext) -> Tree:
+    """A client that has not trained yet."""
+    return {"before": torch.zeros((), dtype=torch.bool, device=ctx.training.device)}
+
+
+def nothing(ctx: RoundContext) -> Tree:
+    """No update yet."""
+    return {}
+
+
+def numbers(ctx: RoundContext, values: Mapping[str, float]) -> Tree:
+    """Numbers, or booleans, as leaves."""
     device = next(iter(ctx.initial["params"].values())).device
     kinds = {True: torch.bool, False: torch.float64}
     return {n: torch.tensor(v, dtype=kinds[isinstance(v, bool)], device=device) for n, v in values.items()}
 
 
-def unknown(name: str, work: Slots, upload: Upload) -> Tensor:
+def unknown(name: str, work: Slots, after: Slots) -> Tensor:
     """Whether the server cannot work out the update of one leaf from what it sent and what it gets."""
-    sent, mask = upload.slots.get("params", {}).get(name), upload.masks.get("params", {}).get(name)
-    other = differ(work["fedlag.start"][name], work["fedlag.received"].get(name)) | differ(work["params"][name], sent)
+    sent, mask = after.get("params", {}).get(name), after.get(mask_of("params"), {}).get(name)
+    other = differ(work[START][name], work["fedlag.received"].get(name)) | differ(work["params"][name], sent)
     return other if mask is None else other | ~mask.all()
 
 
@@ -357,7 +399,7 @@ def differ(a: Tensor, b: Tensor | None) -> Tensor:
 
 def update_of(names: Sequence[str], upload: Upload, sent: Slots) -> Tensor:
     """One client's update of one layer (or its gradient): as it says, or else the upload minus what was sent."""
-    said, masks = upload.slots["fedlag.update"], upload.masks.get("fedlag.update", {})
+    said, masks = upload.slots[UPDATE], upload.masks.get(UPDATE, {})
     leaves = {
         name: said[name]
         if name not in masks or bool(masks[name].all())

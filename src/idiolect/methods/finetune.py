@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..contract import About, ClientContext, Method, Phase, Wrapper, option, register
-from .fedavg import FedAvg
+from ..contract import About, ClientContext, Method, Phase, Wrapper, default_inner, option, register
 
 
 @register("finetune")
 @dataclass(frozen=True)
 class FineTune(Wrapper):
-    """Before predicting, each client trains a throw-away copy of its view on its training data.
+    """Before predicting, each client trains a throw-away copy of its personal model on its training data.
 
     The federation itself is untouched: what is sent and kept is the inner method's.
-    Hand-worked: view 1, loss gradient 2, rate 0.1, one step: the copy predicts with 0.8, the next round starts from 1.
+    Hand-worked: personal model 1, loss gradient 2, rate 0.1, one step: the copy predicts with 0.8, the next round starts from 1.
     """
 
     about = About(
@@ -28,15 +27,15 @@ class FineTune(Wrapper):
     identities: ClassVar[dict[str, str]] = {"finetune(fedavg, epochs=0)": "fedavg"}
     touches_model: ClassVar[bool] = False
 
-    inner: Method = field(default_factory=FedAvg)
+    inner: Method = field(default_factory=default_inner)
     epochs: int = option(1, min=0, help="passes over the training data")
-    lr: float | None = option(None, above=0.0, help="rate; none is the run's")
+    lr: float | None = option(None, above=0.0, help="learning rate; none is the run's")
 
     def adapt(self, ctx: ClientContext) -> Sequence[Phase]:
         """The inner method's adaptation, then the fine-tuning."""
-        tuning = (Phase("finetune", epochs=self.epochs, lr=self.lr),) if self.epochs else ()
+        tuning = (Phase(self.inner.adapt_step, "finetune", epochs=self.epochs, lr=self.lr),) if self.epochs else ()
         return (*self.inner.adapt(ctx), *tuning)
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
-        """An unseen client fine-tunes its view like all others."""
+        """An unseen client fine-tunes its personal model like all others."""
         return () if self.epochs else self.inner.onboard(ctx)

@@ -21,22 +21,26 @@ from ..contract import (
     Needs,
     OptionError,
     Phase,
-    ServerContext,
+    RoundContext,
+    Slot,
     Slots,
     Task,
     Tree,
-    Upload,
     Wrapper,
+    default_inner,
+    mask_of,
     option,
+    private,
     register,
-    slot_of,
+    scratch,
     tree,
+    zero,
 )
+from ..contract.phase import Step
 from ..task.optimizers import Optimizer
-from .fedavg import FedAvg
 
 HEAD, SCORE = "flayer.head", "flayer.score"
-RATES = "flayer.rates"
+OWN, ACCURACY, RATES, SENT, TALLY = "flayer.own", "flayer.accuracy", "flayer.rates", "flayer.sent", "flayer.tally"
 
 
 @register("flayer")
@@ -77,7 +81,6 @@ class FLAYER(Wrapper):
         stays="the accuracy by which own and global head are mixed; statistics of normalisation, unless norm_stats says otherwise",
         caution="the trained head is sent: it is averaged, too",
     )
-    needs = Needs(norm_stats="local")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"acc_source": "train", "private_rates": True},
         "ref": {
@@ -94,7 +97,7 @@ class FLAYER(Wrapper):
         "flayer(fedavg, layers=0, low=1, layer_rates=false)": "fedavg",
     }
 
-    inner: Method = field(default_factory=FedAvg)
+    inner: Method = field(default_factory=default_inner)
     layers: int = option(1, min=0, help="how many of the last layers mix own and global values (s)")
     head_mixing: bool = option(True, help="start the head from own and global values, weighed by accuracy")
     layer_rates: bool = option(True, help="give each layer its own learning rate")
@@ -131,7 +134,7 @@ class FLAYER(Wrapper):
         inside = self.inner
         while isinstance(inside, Wrapper):
             if isinstance(inside, FLAYER):
-                raise ComposeError("flayer cannot ride on flayer: both would act on the same layers; use one")
+                raise ComposeError("flayer cannot wrap flayer: both would act on the same layers; use one")
             inside = inside.inner
 
     @property
@@ -140,9 +143,38 @@ class FLAYER(Wrapper):
         return self.head_mixing and self.layers > 0
 
     @property
-    def holdout(self) -> float:  # type: ignore[override]
-        """The inner method's share, or the one that the accuracy is measured on."""
-        return self.inner.holdout or (self.holdout_share if self.mixes and self.acc_source == "holdout" else 0.0)
+    def needs(self) -> Needs:  # type: ignore[override]
+        """Local statistics of normalisation, and the share of the data that the accuracy is measured on."""
+        inner = self.inner.needs
+        own = self.holdout_share if self.mixes and self.acc_source == "holdout" else 0.0
+        return replace(inner, norm_stats="local", holdout=inner.holdout or own)
+
+    @property
+    def watches_steps(self) -> bool:  # type: ignore[override]
+        """Whether layers have their own learning rates, or answers are counted while training."""
+        return self.layer_rates or (self.mixes and self.acc_source == "running") or self.inner.watches_steps
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """A client keeps its own head and its accuracy and, for the records, learning rates and shares."""
+        inner = self.inner.slots
+        missing = {"uploaders": "keep", "all": "before", "zeros": "zero"}[self.denominator]
+        own = {
+            OWN: private(self.first_head),
+            ACCURACY: private(zero("share")),
+            TALLY: scratch(zero("right", "samples")),
+        }
+        return {
+            **inner,
+            "params": replace(inner["params"], missing=missing),
+            **(own if self.mixes else {}),
+            **({RATES: private(unit_ones)} if self.layer_rates else {}),
+            **({SENT: private(unit_zeros)} if self.masking else {}),
+        }
+
+    def first_head(self, ctx: RoundContext) -> Tree:
+        """The initial head."""
+        return tree.pick(ctx.initial["params"], self.head(ctx))
 
     def check(self, task: Task) -> None:
         """The head has to exist, and accuracy has to mean something."""
@@ -156,37 +188,39 @@ class FLAYER(Wrapper):
 
     # -- head (eq. 2) ------------------------------------------------------------------------------
 
-    def head(self, ctx: ClientContext) -> frozenset[str]:
+    def head(self, ctx: RoundContext) -> frozenset[str]:
         """What is mixed: the last layers, unless the inner method keeps them private."""
-        return ctx.task.head(self.layers) - self.kept(ctx) if self.mixes else frozenset()
+        return ctx.task.head(self.layers) - ctx.private_names if self.mixes else frozenset()
 
-    def mixed(self, client: Slots, download: Slots) -> Slots:
-        """The download with the client's own share in its head."""
+    def mix_head(self, work: Slots) -> Slots:
+        """What was received, with the client's own share in its head."""
         if not self.mixes:
-            return download
-        own = tree.pick(client["flayer.own"], download["params"])
-        head = tree.mix(own, download["params"], client["flayer.accuracy"]["share"])
-        return {**download, "params": {**download["params"], **head}}
+            return work
+        head = tree.mix(tree.pick(work[OWN], work["params"]), work["params"], work[ACCURACY]["share"])
+        return {**work, "params": {**work["params"], **head}}
 
-    def tally(self, ctx: ClientContext, work: Slots, outputs: Tensor, batch: Batch) -> Slots:
+    def count_right(self, ctx: ClientContext, work: Slots, outputs: Tensor, batch: Batch) -> Slots:
         """Count right answers; every epoch counts anew, so that the last one stays."""
         found = {"right": (ctx.task.correct(outputs, batch.y) * batch.weight).sum(), "samples": batch.weight.sum()}
-        return {**work, "flayer.tally": tree.add(found, work["flayer.tally"]) if ctx.step else found}
+        return {**work, TALLY: tree.add(found, work[TALLY]) if ctx.step else found}
 
-    def head_phases(self, ctx: ClientContext) -> Sequence[Phase]:
+    def head_phases(self, ctx: ClientContext, step: Step) -> Sequence[Phase]:
         """Epochs of the mixed head alone."""
         part = self.head(ctx)
-        return (Phase(HEAD, part=part, epochs=self.head_epochs),) if part and self.head_epochs else ()
+        return (Phase(step, HEAD, part=part, epochs=self.head_epochs),) if part and self.head_epochs else ()
 
     # -- rates (eq. 4) -----------------------------------------------------------------------------
 
-    def rated(self, ctx: ClientContext) -> ClientContext:
-        """A context whose optimiser gives each layer its rate."""
-        return replace(ctx, optimizer=LayerWise(base=ctx.optimizer, method=self, ctx=ctx)) if self.layer_rates else ctx
+    def with_rates(self, ctx: ClientContext) -> ClientContext:
+        """A context whose optimiser gives each layer its learning rate."""
+        if not self.layer_rates:
+            return ctx
+        optimizer = LayerWise(base=ctx.training.optimizer, method=self, ctx=ctx)
+        return replace(ctx, training=replace(ctx.training, optimizer=optimizer))
 
-    def rate_state(self, client: Slots) -> Slots:
-        """The rates as state of the optimiser of `params`."""
-        return {f"params:{RATES}": client[RATES]} if self.layer_rates else {}
+    def rate_state(self, work: Slots) -> Slots:
+        """The learning rates as state of the optimiser of `params`."""
+        return {f"params:{RATES}": work[RATES]} if self.layer_rates else {}
 
     # -- masks (eq. 5 to 9) ------------------------------------------------------------------------
 
@@ -212,112 +246,91 @@ class FLAYER(Wrapper):
                 shares[unit.name] = torch.stack(sent).sum() / sum(params[n].numel() for n in unit.params)
         return shares
 
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The inner method's; `denominator` fills in what was not sent, so that it counts in the mean."""
-
-        def filled(index: int, upload: Upload) -> Upload:
-            masks = dict(upload.masks)
-            mask = masks.pop("params", {})
-            before = server[slot_of("params", ctx.model_of.get(index, 0))]
-            other = before if self.denominator == "all" else tree.zeros_like(before)
-            whole = {n: torch.where(mask[n], upload.slots["params"][n], other[n]) for n in mask}
-            return Upload({**upload.slots, "params": {**upload.slots["params"], **whole}}, masks) if mask else upload
-
-        if self.denominator != "uploaders":
-            uploads = {index: filled(index, upload) for index, upload in uploads.items()}
-        return self.inner.aggregate(ctx, server, uploads)
-
     # -- the client's round ------------------------------------------------------------------------
 
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """Beside the inner method's slots: own head and accuracy, and for the records rates and shares."""
-        units = [unit.name for unit in ctx.task.units if unit.params]
-        zero, one = torch.zeros_like(ctx.samples), torch.ones_like(ctx.samples)
-        own = {"flayer.own": tree.pick(ctx.initial["params"], self.head(ctx)), "flayer.accuracy": {"share": zero}}
-        return {
-            **self.inner.client_init(ctx),
-            **(own if self.mixes else {}),
-            **({RATES: dict.fromkeys(units, one)} if self.layer_rates else {}),
-            **({"flayer.sent": dict.fromkeys(units, zero)} if self.masking else {}),
-        }
-
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """Start from the mixed head, and remember where that was."""
-        work = self.inner.begin(ctx, client, self.mixed(client, download))
-        zero = torch.zeros_like(ctx.samples)
-        return {
-            **work,
-            **self.rate_state(client),
-            **({"flayer.tally": {"right": zero, "samples": zero}} if self.mixes else {}),
-            **({"flayer.start": work["params"]} if self.masking else {}),
-        }
+        work = self.inner.prepare(ctx, self.mix_head(work))
+        start = {"flayer.start": work["params"]} if self.masking else {}
+        return {**work, **self.rate_state(work), **start}
 
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """The inner method's, and before and after them the head's and the pass that measures accuracy."""
         measured = self.mixes and self.acc_source != "running"
-        score = (Phase(SCORE, slots=(), epochs=1, data=self.acc_source),) if measured else ()
-        return (*self.head_phases(ctx), *self.inner.phases(ctx), *score)
+        score = (Phase(self.score, SCORE, slots=(), epochs=1, data=self.acc_source),) if measured else ()
+        return (*self.head_phases(ctx, self.step), *self.inner.phases(ctx), *score)
 
-    def enter(self, ctx: ClientContext, work: Slots) -> Slots:
-        """The inner method knows its own phases only."""
-        return work if ctx.phase.name in (HEAD, SCORE) else self.inner.enter(ctx, work)
+    def score(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """Count the trained model's right answers."""
+        return self.count_right(ctx, work, ctx.task.forward(work["params"], work["buffers"], batch.x).outputs, batch)
 
-    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """The inner method's step; in the phases of this one, a step of the head or a count of right answers."""
-        if ctx.phase.name == HEAD:
-            return ctx.descend(work, "params", ctx.grad(work, "params", batch), batch)
-        if ctx.phase.name == SCORE:
-            return self.tally(ctx, work, ctx.task.forward(work["params"], work["buffers"], batch.x).outputs, batch)
-        return self.inner.step(ctx, work, batch)
-
-    def update(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
-        """The inner method's optimiser step, with the layers' rates; its forward pass gives the running accuracy."""
+    def optimizer_step(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
+        """The inner method's, with the layers' learning rates; its forward pass gives the running accuracy."""
         if slot != "params":
-            return self.inner.update(ctx, work, slot, grad, batch, lr)
+            return self.inner.optimizer_step(ctx, work, slot, grad, batch, lr)
         if self.mixes and self.acc_source == "running":
-            work = self.tally(ctx, work, grad.scored.outputs, batch)
-        return self.inner.update(self.rated(ctx), work, slot, grad, batch, lr)
+            work = self.count_right(ctx, work, grad.scored.outputs, batch)
+        return self.inner.optimizer_step(self.with_rates(ctx), work, slot, grad, batch, lr)
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep the trained head and its accuracy; mask the upload, never the client's own model."""
-        after, upload = self.inner.end(ctx, client, work)
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Keep the trained head and its accuracy; mask what is sent, never the client's own model."""
+        after = self.inner.finish(ctx, work)
         if self.layer_rates:
             after = {**after, RATES: work[f"params:{RATES}"]}
         if self.mixes:
-            right, samples = work["flayer.tally"]["right"], work["flayer.tally"]["samples"]
-            found = torch.where(samples > 0, right / samples.clamp_min(1), client["flayer.accuracy"]["share"])
-            own = tree.pick(work["params"], client["flayer.own"])
-            after = {**after, "flayer.own": own, "flayer.accuracy": {"share": found}}
+            right, samples = work[TALLY]["right"], work[TALLY]["samples"]
+            share = torch.where(samples > 0, right / samples.clamp_min(1), work[ACCURACY]["share"])
+            after = {**after, OWN: tree.pick(work["params"], work[OWN]), ACCURACY: {"share": share}}
         if self.masking:
-            held = upload.masks.get("params", {})
-            masks = self.masks(ctx, work, upload.slots.get("params", {}))
-            masks = {n: mask & held[n] if n in held else mask for n, mask in masks.items()}
-            after = {**after, "flayer.sent": self.sent_shares(ctx, masks)}
-            upload = replace(upload, masks={**upload.masks, "params": {**held, **masks}}) if masks else upload
-        return after, upload
+            inner = after.get(mask_of("params"), {})
+            masks = self.masks(ctx, work, tree.drop(after.get("params", {}), ctx.private_names))
+            masks = {n: mask & inner[n] if n in inner else mask for n, mask in masks.items()}
+            after = {**after, SENT: self.sent_shares(ctx, masks)}
+            after = {**after, mask_of("params"): {**inner, **masks}} if masks else after
+        return after
 
     # -- prediction --------------------------------------------------------------------------------
 
-    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """Eq. 2 from the client's own head and the newest global model; with rates, should it be trained on."""
-        return {**self.inner.view(ctx, client, self.mixed(client, download)), **self.rate_state(client)}
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Eq. 2 from the client's own head and the newest global model; with learning rates, should it be trained on.
+        Right after training both are the trained head."""
+        mixed = work if ctx.just_trained else self.mix_head(work)
+        return {**self.inner.personal_model(ctx, mixed), **self.rate_state(work)}
 
     def adapt(self, ctx: ClientContext) -> Sequence[Phase]:
         """The head's own epochs follow every mixing; then the inner method's."""
-        return (*self.head_phases(ctx), *self.inner.adapt(ctx))
+        return (*self.head_phases(ctx, self.adapt_head), *self.inner.adapt(ctx))
 
-    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
-        """The inner method's; the head, and an unseen client's first training, have the layers' rates."""
-        if ctx.phase.name == HEAD:
-            return self.rated(ctx).move(view, "params", ctx.grad(view, "params", batch), ctx.rate)
-        return self.inner.tune(self.rated(ctx) if ctx.phase in self.onboard(ctx) else ctx, view, batch)
+    def adapt_head(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
+        """A step of the head."""
+        return self.with_rates(ctx).apply(model, "params", ctx.grad(model, "params", batch))
 
-    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
-        """The accuracy A_k, and of each unit the last rate's multiple and the share that was sent."""
-        named = {"rate": client.get(RATES, {}), "sent": client.get("flayer.sent", {})}
-        found = {f"{what}/{unit}": leaf for what, each in named.items() for unit, leaf in each.items()}
-        accuracy = {"own_accuracy": client["flayer.accuracy"]["share"]} if self.mixes else {}
-        return {**self.inner.records(ctx, client), **accuracy, **found}
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
+        """The inner method's, with the layers' learning rates."""
+        return tuple(replace(phase, step=self.onboard_step) for phase in self.inner.onboard(ctx))
+
+    def onboard_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
+        """The inner method's step of the phase."""
+        inner = next(phase for phase in self.inner.onboard(ctx) if phase.name == ctx.phase.name)
+        return inner.step(self.with_rates(ctx), model, batch)
+
+    def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
+        """The accuracy A_k, and of each unit the last learning rate's multiple and the share that was sent."""
+        named = {"rate": client.get(RATES, {}), "sent": client.get(SENT, {})}
+        units = {f"{what}/{unit}": leaf for what, values in named.items() for unit, leaf in values.items()}
+        accuracy = {"own_accuracy": client[ACCURACY]["share"]} if self.mixes else {}
+        return {**self.inner.client_records(ctx, client), **accuracy, **units}
+
+
+def unit_ones(ctx: RoundContext) -> Tree:
+    """A one for every unit."""
+    one = torch.ones((), device=ctx.training.device)
+    return {unit.name: one for unit in ctx.task.units if unit.params}
+
+
+def unit_zeros(ctx: RoundContext) -> Tree:
+    """A zero for every unit."""
+    return tree.map(torch.zeros_like, unit_ones(ctx))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,7 +347,7 @@ class LayerWise(Optimizer):
         """A step with the units' rates, measured at the first batch of an epoch; slots but `params` have none."""
         if RATES not in state:
             return self.base.step(params, grads, state, lr, rates)
-        rated = grads if self.method.private_rates else tree.drop(grads, self.method.kept(self.ctx))
+        rated = grads if self.method.private_rates else tree.drop(grads, self.ctx.private_names)
         units = {unit.name: each for unit in self.ctx.task.units if (each := tree.pick(rated, unit.params))}
         held = state[RATES]
         if units and (self.ctx.step == 0 or self.method.per_batch):
