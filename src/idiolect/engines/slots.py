@@ -133,7 +133,7 @@ def keep_and_send(ctx: ClientContext, state: Slots, work: Slots) -> tuple[Slots,
     for name, slot in ctx.method.slots.items():
         if name not in work:
             continue
-        parts = parts_of(name, slot)
+        parts = tuple(part for part in parts_of(name, slot) if part in work)
         if slot.home == "client":
             after |= {part: work[part] for part in parts}
         elif slot.home == "server" and slot.holds == "model" and private:

@@ -9,18 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..contract import About, ClientContext, OptionError, ServerContext, Slots, Task, Upload, option, register
-from ..contract.about import Paper
-from ..contract.parts.unit_splits import SplitUnits
+from ..contract import About, ClientContext, OptionError, Slots, Task, option, register
+from ..contract.context import RoundContext
+from ..contract.parts.unit_splits import SHARED, SplitUnits
+from ..contract.slots import mask_of
 from ..core.randomness import generator
-
-PAPER = Paper(
-    "Wang, Tang, Li",
-    "Factor-assisted federated learning for personalized optimization with heterogeneous data",
-    "arXiv",
-    2023,
-    "arXiv:2312.04281",
-)
 
 
 @register("fedsplit")
@@ -86,24 +79,24 @@ class FedSplit(SplitUnits):
         super().check(task)
         self.given(task)
 
-    def first_partition(self, ctx: ServerContext, at: int) -> Tensor:
+    def first_partition(self, ctx: RoundContext, at: int) -> Tensor:
         """The partition, which never changes."""
         units, given = self.split(ctx.task)[at].units, self.given(ctx.task)
         count = round(self.share * units)
         if given is not None:
             chosen = given[at]
         elif self.random:
-            chosen = generator(ctx.seed, "fedsplit", at).permutation(units)[:count].tolist()
+            chosen = generator(ctx.training.seed, "fedsplit", at).permutation(units)[:count].tolist()
         else:
             chosen = list(range(units - count, units))
         return torch.isin(torch.arange(units), torch.tensor(chosen, dtype=torch.int64))
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep the split layers as trained; personal rows are not sent."""
-        client, upload = super().end(ctx, client, work)
-        shared = self.shared_rows(ctx, work["split.shared"])
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Personal rows are not sent."""
+        work = super().finish(ctx, work)
+        shared = self.shared_rows(ctx, work[SHARED])
         masks = {
-            slot: {n: shared[n].expand_as(leaf) for n, leaf in leaves.items() if n in shared}
-            for slot, leaves in upload.slots.items()
+            mask_of(slot): {n: shared[n].expand_as(leaf) for n, leaf in work[slot].items() if n in shared}
+            for slot in ("params", "buffers")
         }
-        return client, Upload(upload.slots, {slot: each for slot, each in masks.items() if each})
+        return {**work, **{slot: mask for slot, mask in masks.items() if mask}}

@@ -3,7 +3,7 @@ makes of them. FedSplit is given the partition, FedFac finds it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -16,9 +16,11 @@ from ...core.errors import ModelError, OptionError
 from ...core.options import option
 from ...core.tree import Slots, Tree
 from ...task.task import Batch, Task, Unit
-from ..about import Refuses
-from ..context import Context, ServerContext
-from ..method import Download, Method, Phase, Upload
+from ..about import Needs, Refuses
+from ..context import ClientContext, RoundContext, ServerContext
+from ..method import Method
+from ..phase import Phase
+from ..slots import Slot, private
 
 SPLITTABLE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Layers whose weight has one row of incoming weights per output unit."""
@@ -90,6 +92,9 @@ def overlay(model: Slots, rows: Tree, own: Tree) -> Slots:
     }
 
 
+SHARED, OWN = "split.shared", "split.own"
+
+
 @dataclass(frozen=True)
 class SplitUnits(Method):
     """Layers of which some units are shared and averaged, and the others stay each client's own.
@@ -118,9 +123,15 @@ class SplitUnits(Method):
             )
 
     @property
-    def norm_stats(self) -> str:  # type: ignore[override]
+    def needs(self) -> Needs:  # type: ignore[override]
         """Where everything around the units is personal, so are all running statistics, as in the authors' code."""
-        return "local" if self.bias == "all_local" else "average"
+        return Needs(norm_stats="local" if self.bias == "all_local" else "average")
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The model and which units are shared; a client keeps its own split layers."""
+        partition = Slot("server", self.first_shared, down=True)
+        return {**super().slots, SHARED: partition, OWN: private(self.first_own)}
 
     @property
     def wanted(self) -> tuple[Any, ...]:
@@ -144,12 +155,12 @@ class SplitUnits(Method):
         super().check(task)
         self.split(task)
 
-    def split_leaves(self, ctx: Context | ServerContext) -> dict[str, SplitLayer]:
+    def split_leaves(self, ctx: RoundContext) -> dict[str, SplitLayer]:
         """What is split, by name, but for what the run keeps local altogether."""
-        kept = self.kept(ctx)
-        return {name: layer for layer in self.split(ctx.task) for name in layer.leaves if name not in kept}
+        layers = self.split(ctx.task)
+        return {name: layer for layer in layers for name in layer.leaves if name not in ctx.private_names}
 
-    def spread(self, ctx: Context | ServerContext, units: Tree, alone: Tensor) -> Tree:
+    def spread(self, ctx: RoundContext, units: Tree, alone: Tensor) -> Tree:
         """A value per unit, laid out over all leaves that carry units; `alone` for those that follow none."""
         found = {}
         for name, layer in self.split_leaves(ctx).items():
@@ -159,71 +170,67 @@ class SplitUnits(Method):
             found[name] = rows.reshape(-1, *[1] * (leaf.dim() - 1))
         return found
 
-    def shared_rows(self, ctx: Context | ServerContext, shared: Tree) -> Tree:
+    def shared_rows(self, ctx: RoundContext, shared: Tree) -> Tree:
         """Which rows of the split leaves are shared, from which units are."""
         no = torch.zeros((), dtype=torch.bool, device=next(iter(shared.values())).device)
         return self.spread(ctx, shared, no)
 
-    # -- server ------------------------------------------------------------------------------------
+    def first_shared(self, ctx: RoundContext) -> Tree:
+        """The partition before the first round."""
+        device = ctx.training.device
+        return {layer.name: self.first_partition(ctx, at).to(device) for at, layer in enumerate(self.split(ctx.task))}
 
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """The initial model, and the partition before the first round."""
-        device = next(iter(ctx.initial["params"].values())).device
-        shared = {layer.name: self.first_partition(ctx, at).to(device) for at, layer in enumerate(self.split(ctx.task))}
-        return {**super().server_init(ctx), "split.shared": shared}
-
-    def first_partition(self, ctx: ServerContext, at: int) -> Tensor:
+    def first_partition(self, ctx: RoundContext, at: int) -> Tensor:
         """Which units of the `at`-th split layer are shared at first: all."""
         return torch.ones(self.split(ctx.task)[at].units, dtype=torch.bool)
 
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """The model and the partition."""
-        return Download({**super().download(ctx, server, ids).shared, "split.shared": server["split.shared"]})
-
-    def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
-        """How many units of each split layer are shared."""
-        return {f"shared_units/{name}": float(rows.sum()) for name, rows in server["split.shared"].items()}
+    def first_own(self, ctx: RoundContext) -> Tree:
+        """A client's own split layers: initial values."""
+        return tree.pick({**ctx.initial["params"], **ctx.initial["buffers"]}, self.split_leaves(ctx))
 
     # -- client ------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: Context) -> Slots:
-        """Its own split layers: initial values."""
-        model = {**ctx.initial["params"], **ctx.initial["buffers"]}
-        return {**super().client_init(ctx), "split.own": tree.pick(model, self.split_leaves(ctx))}
-
-    def own_rows(self, ctx: Context, client: Slots, download: Slots) -> Tree:
+    def own_rows(self, ctx: ClientContext, work: Slots) -> Tree:
         """Which rows the client takes from its own model: the personal ones."""
-        return tree.map(torch.logical_not, self.shared_rows(ctx, download["split.shared"]))
+        return tree.map(torch.logical_not, self.shared_rows(ctx, work[SHARED]))
 
-    def assemble(self, ctx: Context, client: Slots, download: Slots) -> Slots:
-        """The server's model with the client's own rows over it, and the partition."""
-        model = super().assemble(ctx, client, download)
-        rows = self.own_rows(ctx, client, download)
-        return {**overlay(model, rows, client["split.own"]), "split.shared": download["split.shared"]}
+    def assemble(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The server's model with the client's own rows over it."""
+        model = {slot: work[slot] for slot in ("params", "buffers")}
+        return {**work, **overlay(model, self.own_rows(ctx, work), work[OWN])}
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Start from the client's own rows."""
+        return self.assemble(ctx, work)
+
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep the split layers as trained; send the model with all its rows."""
-        client, upload = super().end(ctx, client, work)
-        return {**client, "split.own": self.trained_leaves(ctx, work)}, upload
+        return {**work, OWN: tree.pick({**work["params"], **work["buffers"]}, self.split_leaves(ctx))}
 
-    def trained_leaves(self, ctx: Context, work: Slots) -> Tree:
-        """The split layers after training."""
-        return tree.pick({**work["params"], **work["buffers"]}, self.split_leaves(ctx))
+    # -- server and prediction -----------------------------------------------------------------------
 
-    def onboard(self, ctx: Context) -> Sequence[Phase]:
+    def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
+        """How many units of each split layer are shared."""
+        return {f"shared_units/{name}": float(rows.sum()) for name, rows in server[SHARED].items()}
+
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The model with the client's own rows, and the partition."""
+        work = self.assemble(ctx, work)
+        return {slot: work[slot] for slot in ("params", "buffers", SHARED)}
+
+    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its personal rows; what is shared is frozen (`fix-tune`)."""
         if self.shares_all:
             return super().onboard(ctx)
-        return (Phase("personal rows", part=frozenset(self.split_leaves(ctx)) | self.kept(ctx)),)
+        part = frozenset(self.split_leaves(ctx)) | ctx.private_names
+        return (Phase(self.train_personal_rows, "personal rows", part=part),)
 
-    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+    def train_personal_rows(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
         """A step on the split layers, after which the shared rows are put back."""
-        if ctx.phase.name != "personal rows":
-            return super().tune(ctx, view, batch)
-        shared = self.shared_rows(ctx, view["split.shared"])
-        grad = ctx.grad(view, "params", batch)
-        held = {n: torch.where(shared[n], 0.0, leaf) if n in shared else leaf for n, leaf in grad.tree.items()}
-        moved = ctx.move(view, "params", replace(grad, slots={"params": held}), ctx.rate)
+        shared = self.shared_rows(ctx, model[SHARED])
+        grad = ctx.grad(model, "params", batch)
+        masked = {n: torch.where(shared[n], 0.0, leaf) if n in shared else leaf for n, leaf in grad.tree.items()}
+        after = ctx.apply(model, "params", replace(grad, slots={"params": masked}))
         # Weight decay and running statistics would move shared rows even without a gradient.
-        model = {slot: moved[slot] for slot in ("params", "buffers")}
-        return {**moved, **overlay(model, shared, {**view["params"], **view["buffers"]})}
+        network = {slot: after[slot] for slot in ("params", "buffers")}
+        return {**after, **overlay(network, shared, {**model["params"], **model["buffers"]})}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import torch
@@ -17,17 +17,25 @@ from ...contract import (
     About,
     ClientContext,
     Download,
+    Needs,
     OptionError,
     Phase,
+    RoundContext,
     ServerContext,
+    Slot,
     Slots,
+    Sums,
     Tree,
     Upload,
     option,
+    private,
     register,
     tree,
 )
-from ...contract.parts.unit_splits import SplitLayer, SplitUnits
+from ...contract.parts.unit_splits import SHARED, SplitLayer, SplitUnits
+
+BEFORE, UNTIL, COMMUNALITY = "fedfac.before", "fedfac.until", "fedfac.communality"
+TRAINED, UPDATE, MEMBERS = "fedfac.trained", "fedfac.update", "fedfac.members"
 
 
 @register("fedfac")
@@ -107,121 +115,53 @@ class FedFac(SplitUnits):
             )
 
     @property
-    def setup_rounds(self) -> int:  # type: ignore[override]
-        """One before the static schedule, unless its outcome is known."""
-        return int(self.schedule == "static" and math.isfinite(self.tau))
+    def needs(self) -> Needs:  # type: ignore[override]
+        """A set-up round before the static schedule, unless its outcome is known."""
+        return replace(super().needs, setup_rounds=int(self.schedule == "static" and math.isfinite(self.tau)))
 
     @property
     def shares_all(self) -> bool:
         return self.tau == -math.inf
 
-    # -- server ------------------------------------------------------------------------------------
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The server sees each client's rows, and keeps what the next analyses are compared with."""
+        split = super().slots
+        update = {UPDATE: Slot("round", nothing, up="each")} if self.analyse == "updates" else {}
+        return {
+            **split,
+            "params": replace(split["params"], up="each"),
+            BEFORE: Slot("server", self.first_shared),
+            UNTIL: Slot("server", self.never_shared, down=self.on_release == "global"),
+            COMMUNALITY: Slot("server", self.no_communality),
+            TRAINED: private(never_trained),
+            **update,
+        }
 
-    def first_partition(self, ctx: ServerContext, at: int) -> Tensor:
+    def first_partition(self, ctx: RoundContext, at: int) -> Tensor:
         """Before the first analysis all units are shared, unless none ever is."""
         return super().first_partition(ctx, at) & (self.tau != math.inf)
 
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """The model, the partition, and what the next analyses are compared with."""
-        server = super().server_init(ctx)
-        shared = server["split.shared"]
-        return {
-            **server,
-            "fedfac.before": shared,
-            "fedfac.until": {name: torch.zeros_like(rows, dtype=torch.int64) for name, rows in shared.items()},
-            "fedfac.communality": {name: torch.zeros_like(rows, dtype=torch.float64) for name, rows in shared.items()},
-        }
+    def never_shared(self, ctx: RoundContext) -> Tree:
+        """Until which round each unit was shared: 0."""
+        return tree.map(lambda rows: torch.zeros_like(rows, dtype=torch.int64), self.first_shared(ctx))
 
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """The model, the partition and, where it matters, until which round each unit was shared."""
-        sent = super().download(ctx, server, ids)
-        return (
-            Download({**sent.shared, "fedfac.until": server["fedfac.until"]}) if self.on_release == "global" else sent
-        )
-
-    def welcome(self, ctx: ServerContext, server: Slots, index: int) -> Slots:
-        """An unseen client may also get the split layers of the last participants."""
-        members = {"fedfac.members": server["fedfac.members"]} if "fedfac.members" in server else {}
-        return {**super().welcome(ctx, server, index), **members}
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The mean of all rows; and which of them are shared from now on."""
-        after = server if ctx.round < 0 else super().aggregate(ctx, server, uploads)
-        shared, nu = dict(server["split.shared"]), dict(server["fedfac.communality"])
-        for layer in self.split(ctx.task) if self.analyses(ctx.round) else ():
-            if weights := self.gathered(layer, server, uploads):
-                nu[layer.name] = self.communality(ctx, layer, weights)
-                shared[layer.name] = shared_units(nu[layer.name], self.tau)
-        until = {n: torch.where(rows, ctx.round + 1, server["fedfac.until"][n]) for n, rows in shared.items()}
-        after = {**after, "split.shared": shared, "fedfac.before": server["split.shared"]}
-        after |= {"fedfac.until": until, "fedfac.communality": nu}
-        if self.onboarding == "ensemble" and ctx.round >= 0:
-            after["fedfac.members"] = self.members(ctx, after, uploads)
-        return after
-
-    def analyses(self, round: int) -> bool:
-        """Whether the server analyses what it got in a round."""
-        if math.isinf(self.tau):
-            return False
-        return round < 0 if self.schedule == "static" else round % self.refresh_every == 0
-
-    def gathered(self, layer: SplitLayer, server: Slots, uploads: Mapping[int, Upload]) -> list[Tensor]:
-        """The split layer of all who sent it."""
-        slot, name = "params" if self.analyse == "weights" else "fedfac.update", layer.weight
-        senders = [upload for upload in uploads.values() if name in upload.slots.get(slot, {})]
-        found = [received(upload, slot, tree.pick(server["params"], [name]))[name] for upload in senders]
-        if len(found) == 1:
-            warnings.warn(
-                "fedfac: the factor analysis of a round had one client only; raise the participation", stacklevel=2
-            )
-        return found
-
-    def communality(self, ctx: ServerContext, layer: SplitLayer, weights: Sequence[Tensor]) -> Tensor:
-        """nu of each unit: its flattened weights at all clients are one column of Z (figure 4)."""
-        if self.estimator == "random":
-            drawn = torch.from_numpy(ctx.rng(f"fedfac {layer.name}").random(layer.units))
-            return drawn.to(weights[0].device)
-        columns = torch.cat([each.flatten(1).T for each in weights])
-        estimator = cast(Estimator, self.estimator)
-        return communalities(columns, self.kappa, estimator, fewer=self.fewer, iterations=self.iterations)
-
-    def members(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Tree:
-        """The split layers of each participant's personal model, stacked."""
-        shared = self.shared_rows(ctx, server["split.shared"])
-        newest = {slot: tree.pick(server[slot], shared) for slot in ("params", "buffers")}
-        whole = {**newest["params"], **newest["buffers"]}
-        sent = [
-            {n: leaf for slot, held in newest.items() for n, leaf in received(upload, slot, held).items()}
-            for upload in uploads.values()
-        ]
-        return tree.stack([{n: torch.where(shared[n], whole[n], leaf) for n, leaf in each.items()} for each in sent])
-
-    def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
-        """Per split layer: shared units, the share that did not change sides, and the communalities."""
-        records = super().server_records(ctx, server)
-        for name, rows in server["split.shared"].items():
-            nu = server["fedfac.communality"][name]
-            records[f"stable_units/{name}"] = float((rows == server["fedfac.before"][name]).double().mean())
-            records |= {f"communality_{what}/{name}": float(getattr(nu, what)()) for what in ("min", "mean", "max")}
-        return records
+    def no_communality(self, ctx: RoundContext) -> Tree:
+        """The communalities before the first analysis."""
+        return tree.map(lambda rows: torch.zeros_like(rows, dtype=torch.float64), self.first_shared(ctx))
 
     # -- client ------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """Its own split layers, and that it has never trained them."""
-        never = torch.full((), -1, dtype=torch.int64, device=ctx.samples.device)
-        return {**super().client_init(ctx), "fedfac.trained": {"round": never}}
-
-    def own_rows(self, ctx: ClientContext, client: Slots, download: Slots) -> Tree:
+    def own_rows(self, ctx: ClientContext, work: Slots) -> Tree:
         """The personal rows, once trained (with `on_release=global`: trained since they were last shared)."""
-        last = client["fedfac.trained"]["round"]
-        until = download.get("fedfac.until", tree.zeros_like(download["split.shared"]))
+        last = work[TRAINED]["round"]
+        until = work.get(UNTIL, tree.zeros_like(work[SHARED]))
         fresh = self.spread(ctx, tree.map(lambda rounds: last >= rounds, until), last >= 0)
-        return tree.map(torch.logical_and, super().own_rows(ctx, client, download), fresh)
+        return tree.map(torch.logical_and, super().own_rows(ctx, work), fresh)
 
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The client's model and, to send updates, where it started."""
-        work = super().begin(ctx, client, download)
+        work = super().prepare(ctx, work)
         return {**work, "fedfac.start": self.weights(ctx, work)} if self.analyse == "updates" else work
 
     def weights(self, ctx: ClientContext, work: Slots) -> Tree:
@@ -230,38 +170,118 @@ class FedFac(SplitUnits):
 
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """As usual; in the set-up round for its own number of epochs."""
-        return (Phase("pre", epochs=self.pre_epochs),) if ctx.round < 0 else super().phases(ctx)
+        return (Phase(self.step, "pre", epochs=self.pre_epochs),) if ctx.round < 0 else super().phases(ctx)
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep the split layers, send all rows. In the set-up round send what is analysed, and keep nothing."""
-        after, upload = super().end(ctx, client, work)
-        slots = upload.slots
+        weights = self.weights(ctx, work)
+        update = {UPDATE: tree.sub(weights, work["fedfac.start"])} if self.analyse == "updates" else {}
         if ctx.round < 0:
-            after, slots = client, {"params": self.weights(ctx, work), "weight": slots["weight"]}
-        else:
-            after["fedfac.trained"] = {"round": torch.full_like(client["fedfac.trained"]["round"], ctx.round)}
-        if self.analyse == "updates":
-            slots = {**slots, "fedfac.update": tree.sub(self.weights(ctx, work), work["fedfac.start"])}
-        return after, Upload(slots, upload.masks)
+            return {"params": weights, **update}
+        trained = {"round": torch.full_like(work[TRAINED]["round"], ctx.round)}
+        return {**super().finish(ctx, work), TRAINED: trained, **update}
 
-    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
+    # -- server ------------------------------------------------------------------------------------
+
+    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
+        """The model and the partition; an unseen client may also get the split layers of the last participants."""
+        sent = super().download(ctx, server, ids)
+        if MEMBERS not in server:
+            return sent
+        return Download(sent.shared, {i: {MEMBERS: server[MEMBERS]} for i in set(ids) - set(ctx.clients)})
+
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """The mean of all rows; and which of them are shared from now on."""
+        after = server if ctx.round < 0 else super().aggregate(ctx, server, sums, each)
+        shared, nu = dict(server[SHARED]), dict(server[COMMUNALITY])
+        for layer in self.split(ctx.task) if self.analyses(ctx.round) else ():
+            if weights := self.collect(layer, server, each):
+                nu[layer.name] = self.communality(ctx, layer, weights)
+                shared[layer.name] = shared_units(nu[layer.name], self.tau)
+        until = {n: torch.where(rows, ctx.round + 1, server[UNTIL][n]) for n, rows in shared.items()}
+        after = {**after, SHARED: shared, BEFORE: server[SHARED], UNTIL: until, COMMUNALITY: nu}
+        if self.onboarding == "ensemble" and ctx.round >= 0:
+            after[MEMBERS] = self.members(ctx, after, each)
+        return after
+
+    def analyses(self, round: int) -> bool:
+        """Whether the server analyses what it got in a round."""
+        if math.isinf(self.tau):
+            return False
+        return round < 0 if self.schedule == "static" else round % self.refresh_every == 0
+
+    def collect(self, layer: SplitLayer, server: Slots, each: Mapping[int, Upload]) -> list[Tensor]:
+        """The split layer of all who sent it."""
+        slot, name = "params" if self.analyse == "weights" else UPDATE, layer.weight
+        senders = [upload for upload in each.values() if name in upload.slots.get(slot, {})]
+        weights = [received(upload, slot, tree.pick(server["params"], [name]))[name] for upload in senders]
+        if len(weights) == 1:
+            warnings.warn(
+                "fedfac: the factor analysis of a round had one client only; raise the participation", stacklevel=2
+            )
+        return weights
+
+    def communality(self, ctx: ServerContext, layer: SplitLayer, weights: Sequence[Tensor]) -> Tensor:
+        """nu of each unit: its flattened weights at all clients are one column of Z (figure 4)."""
+        if self.estimator == "random":
+            drawn = torch.from_numpy(ctx.rng(f"fedfac {layer.name}").random(layer.units))
+            return drawn.to(weights[0].device)
+        columns = torch.cat([weight.flatten(1).T for weight in weights])
+        estimator = cast(Estimator, self.estimator)
+        return communalities(columns, self.kappa, estimator, fewer=self.fewer, iterations=self.iterations)
+
+    def members(self, ctx: ServerContext, server: Slots, each: Mapping[int, Upload]) -> Tree:
+        """The split layers of each participant's personal model, stacked."""
+        shared = self.shared_rows(ctx, server[SHARED])
+        newest = {slot: tree.pick(server[slot], shared) for slot in ("params", "buffers")}
+        whole = {**newest["params"], **newest["buffers"]}
+        sent = [
+            {n: leaf for slot, known in newest.items() for n, leaf in received(upload, slot, known).items()}
+            for upload in each.values()
+        ]
+        return tree.stack([{n: torch.where(shared[n], whole[n], leaf) for n, leaf in rows.items()} for rows in sent])
+
+    def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
+        """Per split layer: shared units, the share that did not change sides, and the communalities."""
+        records = super().server_records(ctx, server)
+        for name, rows in server[SHARED].items():
+            nu = server[COMMUNALITY][name]
+            records[f"stable_units/{name}"] = float((rows == server[BEFORE][name]).double().mean())
+            records |= {f"communality_{what}/{name}": float(getattr(nu, what)()) for what in ("min", "mean", "max")}
+        return records
+
+    # -- prediction --------------------------------------------------------------------------------
+
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The client's model; for an ensemble also the participants' split layers."""
-        view = super().view(ctx, client, download)
-        return {**view, **{slot: each for slot, each in download.items() if slot == "fedfac.members"}}
+        members = {MEMBERS: work[MEMBERS]} if MEMBERS in work else {}
+        return {**super().personal_model(ctx, work), **members}
 
-    def predict(self, ctx: ClientContext, view: Slots, x: Tensor) -> Tensor:
+    def predict(self, ctx: ClientContext, model: Slots, x: Tensor) -> Tensor:
         """The model's outputs, or the mean of the members' outputs."""
-        if "fedfac.members" not in view:
-            return super().predict(ctx, view, x)
+        if MEMBERS not in model:
+            return super().predict(ctx, model, x)
         models = (
-            {s: {**view[s], **tree.pick(member, view[s])} for s in ("params", "buffers")}
-            for member in tree.unstack(view["fedfac.members"])
+            {s: {**model[s], **tree.pick(member, model[s])} for s in ("params", "buffers")}
+            for member in tree.unstack(model[MEMBERS])
         )
-        return torch.stack([super(FedFac, self).predict(ctx, model, x) for model in models]).mean(0)
+        return torch.stack([super(FedFac, self).predict(ctx, one, x) for one in models]).mean(0)
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its personal rows, or nothing."""
         return super().onboard(ctx) if self.onboarding == "localtrain" else ()
+
+
+def never_trained(ctx: RoundContext) -> Tree:
+    """The last round in which a client trained: none."""
+    return {"round": torch.full((), -1, dtype=torch.int64, device=ctx.training.device)}
+
+
+def nothing(ctx: RoundContext) -> Tree:
+    """No update yet."""
+    return {}
 
 
 def received(upload: Upload, slot: str, held: Tree) -> Tree:
