@@ -1,5 +1,5 @@
-"""A run that survives faults: a SuperNode and the SuperLink are killed and restarted during the run, a SuperNode without a
-registered key tries to join, and another claims to be a client that it is not. Prints the server's log.
+"""A run that survives faults: a SuperNode and the SuperLink are killed and restarted, a SuperNode without a registered
+key tries to join, and another one claims to be a client that it is not. Prints the server's log.
 
     python benchmarks/flower_faults.py [--timeout 120]
 """
