@@ -48,7 +48,7 @@ def client_app(project: Project) -> ClientApp:
         configure_logging()
         index = read_client_index(context.node_config)
         reply = report_problems(
-            lambda request: answer(project, request, index, context), from_records(message.content), index
+            lambda request: handle_request(project, request, index, context), from_records(message.content), index
         )
         return flwr.app.Message(to_records(reply), reply_to=message)
 
@@ -85,8 +85,8 @@ def require_flower() -> None:
         raise MissingExtraError("running over a network needs Flower: pip install idiolect[flower]")
 
 
-def answer(project: Project, request: Message, index: int, context: flwr.app.Context) -> Message:
-    """Answer a request on a client's machine, from its own data and its own folder."""
+def handle_request(project: Project, request: Message, index: int, context: flwr.app.Context) -> Message:
+    """Handle a request on a client's machine, from its own data and its own folder."""
     config, deployment = read_settings(context.run_config)
     own_folder = context.node_config.get("folder")
     folder = client_folder(deployment, index) if own_folder is None else Path(str(own_folder)) / deployment.federation

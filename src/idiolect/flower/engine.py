@@ -94,8 +94,8 @@ class FlowerEngine:
         nodes = self.membership.refresh()
         fields: dict[str, Value] = {"kind": "finish", "selected": int(self.store.fact("selected"))}
         requests = {index: Message({**fields, "client": index}) for index in nodes}
-        told = [index for index, _ in self._exchange(self.plan.rounds - 1, nodes, requests)]
-        log.info("told that the run is complete: %s", name_clients(told) if told else "no client")
+        informed = [index for index, _ in self._exchange(self.plan.rounds - 1, nodes, requests)]
+        log.info("informed that the run is complete: %s", name_clients(informed) if informed else "no client")
 
     def close(self) -> None:
         """Nothing to release."""

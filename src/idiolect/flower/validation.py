@@ -32,7 +32,7 @@ def log_refusal(round: int, index: int) -> Iterator[None]:
 
 
 def require_success(reply: Message | str) -> Message:
-    """Raise what kept a client from doing what was asked: a transport's error, or a problem that it reports."""
+    """Raise `InputError` if a request failed: with the transport's error, or the problem that the client reports."""
     if isinstance(reply, str):
         raise InputError(reply)
     if "problem" in reply.fields:
