@@ -155,7 +155,7 @@ class Result:
 
 
 def module_of(task: Task, view: Slots) -> nn.Module:
-    """A task's network with the weights of a view, in evaluation mode. What is tied stays tied, and what is frozen stays
+    """A task's network with the weights of a view, in evaluation mode. What is tied stays tied, what is frozen stays
     frozen."""
     module = copy.deepcopy(task.module)
     module.load_state_dict({**view["params"], **view["buffers"]}, strict=False)

@@ -85,7 +85,7 @@ class Net:
         evaluation mode, as frozen normalisation layers do."""
         self._set_mode(train, frozen)
         after = {name: leaf.clone() for name, leaf in buffers.items()} if train else dict(buffers)
-        held = [(table, key, table[key]) for table, key, _ in self._places]
+        before = [(table, key, table[key]) for table, key, _ in self._places]
         try:
             for table, key, name in self._places:
                 table[key] = params[name] if name in params else after[name]
@@ -93,7 +93,7 @@ class Net:
             features = self._tapped if self._tapped is not None else x
         finally:
             self._tapped = None
-            for table, key, leaf in held:
+            for table, key, leaf in before:
                 table[key] = leaf
         return Output(outputs, features, after)
 
