@@ -19,12 +19,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..comparison.folder import SPEC, read_spec, slug
-from ..core.errors import InputError, RunFolderError
-from ..core.expressions import split
-from ..core.tables import Show, shower
-from ..runs.progress import clock
-from ..runs.settings import Config, read_config
+from ...comparison.folder import SPEC, read_spec, slug
+from ...core.errors import InputError, RunFolderError
+from ...core.expressions import split
+from ...core.tables import Formatter, formatter, label
+from ...runs.progress import clock
+from ...runs.settings import Config, read_config
 
 Curve = Mapping[int, float]
 """A value by round, counted from 1."""
@@ -138,12 +138,12 @@ def follow(folder: Path, console: Console, every: float = 2.0, once: bool = Fals
                 if all(each.complete for each in runs):
                     return
                 time.sleep(every)
-                runs = runs if len(runs) == 1 else _found_again(folder, runs)
+                runs = runs if len(runs) == 1 else _find_new(folder, runs)
         except KeyboardInterrupt:
             return
 
 
-def _found_again(folder: Path, runs: Sequence[Watched]) -> list[Watched]:
+def _find_new(folder: Path, runs: Sequence[Watched]) -> list[Watched]:
     """The runs of a comparison, to which methods and seeds may have been added."""
     known = {each.folder: each for each in runs}
     return [known.get(each.folder, each) for each in find(folder)]
@@ -172,8 +172,8 @@ class _Run:
         yield Text(f"{run.method}  round {run.done}/{run.rounds}  {clock(run.seconds)}  {state}", style="bold")
         height = max(3, min(HEIGHT, console.height // 2 - 4))
         for title, curve, show in (
-            (f"validation {metric}{_unit(metric)}", run.score(metric), shower(metric)),
-            ("training loss", run.loss, shower("loss")),
+            (f"validation {label(metric)}", run.score(metric), formatter(metric)),
+            ("training loss", run.loss, formatter("loss")),
         ):
             if curve:
                 yield Text(f"\n{title}: {show(list(curve.values())[-1])}", style="cyan")
@@ -189,7 +189,7 @@ class _Comparison:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         metric = next((each.metric(self.metric) for each in self.runs if each.done), self.metric or "score")
-        show = shower(metric)
+        show = formatter(metric)
         methods: dict[str, list[Watched]] = {}
         for each in self.runs:
             methods.setdefault(each.method, []).append(each)
@@ -199,9 +199,7 @@ class _Comparison:
         done = sum(each.complete for each in self.runs)
         rounds = sum(each.done for each in self.runs), sum(each.rounds for each in self.runs)
         yield Text(f"{done}/{len(self.runs)} runs done  round {rounds[0]}/{rounds[1]} of all", style="bold")
-        yield Text(
-            f"validation {metric}{_unit(metric)}, mean over seeds, from {show(low)} to {show(high)}", style="cyan"
-        )
+        yield Text(f"validation {label(metric)}, mean over seeds, from {show(low)} to {show(high)}", style="cyan")
         names = max(8, min(max(map(len, methods)), options.max_width // 3))
         width = max(8, min(WIDEST, options.max_width) - names - 24)
         table = Table.grid(padding=(0, 1))
@@ -217,10 +215,6 @@ class _Comparison:
                 Text(stands, "dim"),
             )
         yield table
-
-
-def _unit(metric: str) -> str:
-    return " (%)" if metric == "accuracy" else ""
 
 
 def mean_curve(curves: Sequence[Curve]) -> dict[int, float]:
@@ -243,7 +237,7 @@ def spark(curve: Curve, rounds: int, width: int, low: float, high: float) -> str
     return "".join(" " if each is None else _BLOCKS[each] for each in heights)
 
 
-def chart(curve: Curve, width: int, height: int, show: Show) -> list[Text]:
+def chart(curve: Curve, width: int, height: int, show: Formatter) -> list[Text]:
     """A curve so far in braille dots, two by four in a character, with its scale at the left and the rounds below."""
     rounds = max(curve)
     values = [value for value in curve.values() if math.isfinite(value)] or [0.0]

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..analysis import cka_matrix, unit_distances
-from ..core import tree
-from ..core.tree import Slots, Tree
-from ..runs.result import Result
-from ..task.task import Task
-from .pictures import WIDTH, Picture, heat, painted
-from .runs import Study
+from ...analysis import cka_matrix, unit_distances
+from ...core import tree
+from ...core.tree import Slots, Tree
+from ...runs.result import Result
+from ...task.task import Task
+from ..study import Study
+from .picture import WIDTH, Picture, draw_heatmap, make_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +28,7 @@ FEW_MODELS = 10
 SAMPLES = 240
 
 
-def pictures(study: Study) -> list[Picture]:
+def model_pictures(study: Study) -> list[Picture]:
     """Two heat maps, methods against units; none where the models cannot be had."""
     distances: dict[str, dict[str, float]] = {}
     likeness: dict[str, dict[str, float]] = {}
@@ -39,7 +39,7 @@ def pictures(study: Study) -> list[Picture]:
                 likeness[method] = mean_likeness(result)
     seed = study.seeds[0]
     found = [
-        _unit_picture(
+        _make_unit_picture(
             "distance",
             "How far personal models are from the global one",
             "Length of the difference of a client's parameters from the server's, relative to the server's, at the"
@@ -48,7 +48,7 @@ def pictures(study: Study) -> list[Picture]:
             "relative distance",
             distances,
         ),
-        _unit_picture(
+        _make_unit_picture(
             "cka",
             "How alike personal models see the same samples",
             f"Linear CKA of each unit's outputs on {SAMPLES} training samples of several clients, mean over pairs of"
@@ -61,7 +61,7 @@ def pictures(study: Study) -> list[Picture]:
     return [each for each in found if each is not None]
 
 
-def _unit_picture(
+def _make_unit_picture(
     name: str, title: str, caption: str, label: str, held: dict[str, dict[str, float]], high: float | None = None
 ) -> Picture | None:
     units = list(dict.fromkeys(unit for each in held.values() for unit in each))
@@ -73,18 +73,18 @@ def _unit_picture(
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
         written = (lambda value: f"{value:.2f}") if len(units) <= 8 else None
-        heat(axes, values, label, list(held), units, 0, top or 1.0, written=written)
+        draw_heatmap(axes, values, label, list(held), units, 0, top or 1.0, written=written)
         axes.set_xlabel("unit, first to last")
         if len(units) > 8:
             axes.tick_params(axis="x", rotation=90)
 
-    return painted(f"models-{name}", title, caption, paint, (WIDTH, 1.2 + 0.27 * len(held)))
+    return make_picture(f"models-{name}", title, caption, paint, (WIDTH, 1.2 + 0.27 * len(held)))
 
 
 # -- what is compared -----------------------------------------------------------------------------------
 
 
-def chosen(result: Result, most: int) -> list[int]:
+def choose_clients(result: Result, most: int) -> list[int]:
     """Seen clients with the first network, evenly spread if there are many."""
     plan = result.plan
     same = [
@@ -100,7 +100,7 @@ def units_of(task: Task) -> dict[str, Sequence[str]]:
 
 def mean_distances(result: Result) -> dict[str, float]:
     """Of every unit, the mean relative distance of personal models from the global one."""
-    clients = chosen(result, MANY_MODELS)
+    clients = choose_clients(result, MANY_MODELS)
     task = result.plan.context(clients[0], 0).task
     models = [view["params"] for client in clients if "params" in (view := result.view(client))]
     if not models:
@@ -126,7 +126,7 @@ def _shapes(model: Tree) -> dict[str, torch.Size]:
 
 def mean_likeness(result: Result) -> dict[str, float]:
     """Of every unit, the mean CKA over pairs of clients."""
-    clients = chosen(result, FEW_MODELS)
+    clients = choose_clients(result, FEW_MODELS)
     if len(clients) < 2:
         return {}
     plan = result.plan
@@ -146,7 +146,7 @@ def unit_outputs(result: Result, client: int, x: Tensor) -> dict[str, Tensor]:
     view: Slots = result.view(client)
     parts: dict[str, list[Tensor]] = {}
     for batch in torch.split(x, plan.method.eval_batch or len(x)):
-        with tapped(ctx.task) as outputs:
+        with record_outputs(ctx.task) as outputs:
             plan.method.predict(ctx, view, batch)
         for unit, held in outputs.items():
             parts.setdefault(unit, []).append(held.flatten(1))
@@ -154,7 +154,7 @@ def unit_outputs(result: Result, client: int, x: Tensor) -> dict[str, Tensor]:
 
 
 @contextmanager
-def tapped(task: Task) -> Iterator[dict[str, Tensor]]:
+def record_outputs(task: Task) -> Iterator[dict[str, Tensor]]:
     """Collect what the units give in a forward pass; of several passes, the last."""
     outputs: dict[str, Tensor] = {}
 

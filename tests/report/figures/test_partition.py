@@ -9,7 +9,7 @@ import torch
 
 from idiolect.core.errors import InputError, MissingExtraError
 from idiolect.data import Federation, load
-from idiolect.report.partition import draw_partition, partition_text
+from idiolect.report import draw_partition, partition_text
 
 
 def federation(clients: int, classes: int = 10, **options) -> Federation:

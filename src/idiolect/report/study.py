@@ -144,6 +144,11 @@ class Study:
         return bool(self.comparison.protocol["direction"] == "higher")
 
     @property
+    def scale(self) -> float:
+        """By what scores are multiplied to be drawn: accuracies are drawn in percent."""
+        return 100.0 if self.metric == "accuracy" else 1.0
+
+    @property
     def baseline(self) -> str:
         """The method that the others are tested against."""
         return str(self.comparison.protocol["baseline"])

@@ -1,4 +1,4 @@
-"""Reading: from folders to a study. Whatever cannot be read, or does not belong together, is named."""
+"""From folders of runs to a study. Whatever cannot be read, or does not belong together, is named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..comparison.leaderboard import Comparison, rank
 from ..core.errors import InputError, RunFolderError
 from ..runs.result import SCHEMA_VERSION
 from ..runs.settings import Config, read_config
-from .runs import Run, Study, settings_of
+from .study import Run, Study, settings_of
 
 NEEDED = {
     **dict.fromkeys(("seed", "rounds", "rounds_done"), int),
@@ -44,7 +44,7 @@ def read_study(folders: Sequence[str | Path], baseline: str | None = None) -> St
     if not runs:
         raise RunFolderError(f"none of the runs is complete, so there is nothing to report. {notes[0]}")
     specs = [read_spec(path) for folder in folders for path in sorted(Path(folder).rglob(SPEC))]
-    check_together(runs, joined(specs, "rates"))
+    check_together(runs, merge_by_method(specs, "rates"))
     by_method: dict[str, dict[int, Run]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         by_method.setdefault(run.method, {})[run.seed] = run
@@ -60,10 +60,10 @@ def read_study(folders: Sequence[str | Path], baseline: str | None = None) -> St
     kept = {method: {seed: held[seed] for seed in common} for method, held in by_method.items()}
     against = baseline or next((each["baseline"] for each in specs if each.get("baseline") in kept), None)
     against = against if against in kept else resolve_baseline(against, list(kept))
-    return Study(standings(kept, against, specs, folders), kept, notes)
+    return Study(make_comparison(kept, against, specs, folders), kept, notes)
 
 
-def joined(specs: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+def merge_by_method(specs: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
     """What comparisons say of single methods under one name."""
     return {method: each for held in specs for method, each in held.get(name, {}).items()}
 
@@ -135,7 +135,7 @@ def check_together(runs: Sequence[Run], rates: Mapping[str, float]) -> None:
             raise RunFolderError(f"these runs do not belong into one table ({text}); report them apart")
 
 
-def standings(
+def make_comparison(
     runs: Mapping[str, Mapping[int, Run]],
     baseline: str,
     specs: Sequence[Mapping[str, Any]],
@@ -144,7 +144,7 @@ def standings(
     """The leaderboard of complete runs."""
     seeds = list(runs[baseline])
     first = runs[baseline][seeds[0]]
-    written = _written(folders[0]) if len(folders) == 1 else {}
+    written = _read_protocol(folders[0]) if len(folders) == 1 else {}
     model = written.get("model") or first.config.get("model") or "chosen by the data"
     grounds = {}
     for seed in seeds:
@@ -159,7 +159,7 @@ def standings(
             budget=runs["fedavg"][seed].summary["steps"] if "fedavg" in runs else written.get("fedavg_steps", 0),
         )
     summaries = {method: {seed: run.summary for seed, run in held.items()} for method, held in runs.items()}
-    rates = joined(specs, "rates")
+    rates = merge_by_method(specs, "rates")
     own = {"lr": specs[0].get("lr", Config.lr), "rates": rates} if rates else {}
     return Comparison(
         protocol(settings_of(first.config), seeds, baseline, grounds, first.summary) | own,
@@ -169,11 +169,11 @@ def standings(
             for held in runs.values()
             for run in held.values()
         ),
-        joined(specs, "skipped"),
+        merge_by_method(specs, "skipped"),
     )
 
 
-def _written(folder: str | Path) -> dict[str, Any]:
+def _read_protocol(folder: str | Path) -> dict[str, Any]:
     """The protocol of a comparison that is complete, for what single runs do not know."""
     try:
         return dict(json.loads((Path(folder) / "comparison.json").read_text(encoding="utf-8"))["protocol"])
