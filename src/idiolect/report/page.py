@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from .. import __version__
@@ -26,6 +25,9 @@ from .figures.picture import Picture, style
 from .folders import read_study
 from .study import Study
 from .tables import clients_table, runs_table, targets_table, wins_table
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MARK = '<meta name="generator" content="idiolect report">'
 MOST_CLIENTS = 400
@@ -111,6 +113,8 @@ def render(study: Study, folders: Sequence[str | Path], target: float, watch: Ca
 @cache
 def _environment() -> Environment:
     """The templates; whatever they are given is escaped, and a name that they are not given is an error."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     loader = PackageLoader("idiolect.report")
     environment = Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
