@@ -159,27 +159,28 @@ def verdict(summary: Mapping[str, Any]) -> str:
 
 def protocol_lines(comparison: Comparison) -> list[str]:
     """Under which conditions the numbers hold, in sentences."""
-    held = comparison.protocol
-    seeds, hashes = held["seeds"], held["partition"]["hashes"]
+    protocol = comparison.protocol
+    seeds, hashes = protocol["seeds"], protocol["partition"]["hashes"]
     several = ", ".join(f"{hashes[str(seed)]} (seed {seed})" for seed in seeds)
-    epochs = f"{held['local_epochs']} local epoch{'s' * (held['local_epochs'] != 1)}"
+    epochs = f"{protocol['local_epochs']} local epoch{'s' * (protocol['local_epochs'] != 1)}"
     lines = [
-        f"Data: {held['data']}, {held['partition']['clients']} clients, {held['partition']['name']};"
+        f"Data: {protocol['data']}, {protocol['partition']['clients']} clients, {protocol['partition']['name']};"
         f" partition {several if len(set(hashes.values())) > 1 else next(iter(hashes.values()))}.",
-        f"Training: {held['rounds']} rounds, participation {held['participation']:g}, {epochs},"
-        f" batch size {held['batch_size']}, rate {held['lr']:g}, {held['optimizer']}; model {held['model']}.",
-        f"Score: test {held['metric']} of all clients' personal models, weighted by samples; selected is the round with"
-        f" {_selection(held['selection'])}, best the round with the best test score, which is optimistic.",
+        f"Training: {protocol['rounds']} rounds, participation {protocol['participation']:g}, {epochs},"
+        f" batch size {protocol['batch_size']}, learning rate {protocol['lr']:g},"
+        f" {protocol['optimizer']}; model {protocol['model']}.",
+        f"Score: test {protocol['metric']} of all clients' personal models, weighted by samples; selected is the round"
+        f" with {_selection(protocol['selection'])}, best the round with the best test score, which is optimistic.",
         "Seeds: "
         + ", ".join(map(str, seeds))
         + "; the same partition, initial weights and sampled clients for every method"
         + ("; ± is the 95 % Student interval over seeds." if len(seeds) > 1 else "; one seed, so no intervals."),
     ]
-    if rates := held.get("rates"):
-        lines.append("Own rates: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items()) + ".")
+    if rates := protocol.get("rates"):
+        lines.append("Own learning rates: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items()) + ".")
     if len(seeds) > 1 and len(comparison.standings) > 1:
         lines.append(
-            f"Differences to {held['baseline']} are paired by seed: 95 % Student interval, p of the paired t-test,"
+            f"Differences to {protocol['baseline']} are paired by seed: 95 % Student interval, p of the paired t-test,"
             " and p corrected by Holm's rule for the number of methods."
         )
     return lines
@@ -234,10 +235,10 @@ def table_csv(comparison: Comparison) -> str:
     return text.getvalue()
 
 
-def _flat(held: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     """Nested values under joined names; what is not a number is left empty."""
     flat: dict[str, Any] = {}
-    for name, value in held.items():
+    for name, value in nested.items():
         if isinstance(value, Mapping):
             flat |= {f"{name}_{key}": each for key, each in _flat(value).items()}
         else:

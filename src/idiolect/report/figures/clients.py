@@ -167,7 +167,7 @@ def _draw_gains(axes: Axes, study: Study, method: str, reference: str, values: l
     place = study.methods.index(method)
     axes.scatter(at, gains, s=9, color=colour(place), alpha=0.45, linewidths=0)
     thirds = [part for part in np.array_split(np.argsort(at, kind="stable"), 3) if len(part)]
-    centres, means = ([float(held[part].mean()) for part in thirds] for held in (at, gains))
+    centres, means = ([float(values[part].mean()) for part in thirds] for values in (at, gains))
     axes.plot(centres, means, **line_style(place, method))
 
 

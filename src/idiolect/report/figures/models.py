@@ -38,7 +38,7 @@ def model_pictures(study: Study) -> list[Picture]:
                 distances[method] = mean_distances(result)
                 likeness[method] = mean_likeness(result)
     seed = study.seeds[0]
-    found = [
+    pictures = [
         _make_unit_picture(
             "distance",
             "How far personal models are from the global one",
@@ -58,27 +58,27 @@ def model_pictures(study: Study) -> list[Picture]:
             high=1.0,
         ),
     ]
-    return [each for each in found if each is not None]
+    return [picture for picture in pictures if picture is not None]
 
 
 def _make_unit_picture(
-    name: str, title: str, caption: str, label: str, held: dict[str, dict[str, float]], high: float | None = None
+    name: str, title: str, caption: str, label: str, by_method: dict[str, dict[str, float]], high: float | None = None
 ) -> Picture | None:
-    units = list(dict.fromkeys(unit for each in held.values() for unit in each))
+    units = list(dict.fromkeys(unit for each in by_method.values() for unit in each))
     if not units:
         return None
-    values = [[each.get(unit, np.nan) for unit in units] for each in held.values()]
+    values = [[each.get(unit, np.nan) for unit in units] for each in by_method.values()]
     top = float(np.nanmax(np.where(np.isfinite(values), values, np.nan))) if high is None else high
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
         written = (lambda value: f"{value:.2f}") if len(units) <= 8 else None
-        draw_heatmap(axes, values, label, list(held), units, 0, top or 1.0, written=written)
+        draw_heatmap(axes, values, label, list(by_method), units, 0, top or 1.0, written=written)
         axes.set_xlabel("unit, first to last")
         if len(units) > 8:
             axes.tick_params(axis="x", rotation=90)
 
-    return make_picture(f"models-{name}", title, caption, paint, (WIDTH, 1.2 + 0.27 * len(held)))
+    return make_picture(f"models-{name}", title, caption, paint, (WIDTH, 1.2 + 0.27 * len(by_method)))
 
 
 # -- what is compared -----------------------------------------------------------------------------------
@@ -106,18 +106,18 @@ def mean_distances(result: Result) -> dict[str, float]:
     if not models:
         return {}
     reference = global_model(result, task, models)
-    found = [unit_distances(model, reference, units_of(task)) for model in models]
-    units = [unit for unit in units_of(task) if any(unit in each for each in found)]
-    return {unit: float(np.mean([each[unit] for each in found if unit in each])) for unit in units}
+    distances = [unit_distances(model, reference, units_of(task)) for model in models]
+    units = [unit for unit in units_of(task) if any(unit in each for each in distances)]
+    return {unit: float(np.mean([each[unit] for each in distances if unit in each])) for unit in units}
 
 
 def global_model(result: Result, task: Task, models: Sequence[Tree]) -> Tree:
     """The server's parameters at the selected round; the mean of the personal ones if they never moved."""
-    held = result.store.server(result.store.fact("selected")).get("params", {})
+    params = result.store.server(result.store.fact("selected")).get("params", {})
     initial = task.initial["params"]
-    moved = any(name in initial and not torch.equal(leaf, initial[name]) for name, leaf in held.items())
+    moved = any(name in initial and not torch.equal(leaf, initial[name]) for name, leaf in params.items())
     alike = [model for model in models if _shapes(model) == _shapes(models[0])]
-    return held if moved else tree.map(lambda leaf: leaf.mean(0), tree.stack(alike))
+    return params if moved else tree.map(lambda leaf: leaf.mean(0), tree.stack(alike))
 
 
 def _shapes(model: Tree) -> dict[str, torch.Size]:
@@ -134,8 +134,8 @@ def mean_likeness(result: Result) -> dict[str, float]:
     x = torch.cat([plan.split(client, "train")[0][:each] for client in clients])
     features = [unit_outputs(result, client, x) for client in clients]
     above = torch.triu(torch.ones(len(clients), len(clients)), diagonal=1) > 0
-    shared = [unit for unit in features[0] if all(unit in held for held in features)]
-    return {unit: float(cka_matrix([held[unit] for held in features])[above].mean()) for unit in shared}
+    shared = [unit for unit in features[0] if all(unit in outputs for outputs in features)]
+    return {unit: float(cka_matrix([outputs[unit] for outputs in features])[above].mean()) for unit in shared}
 
 
 @torch.no_grad()
@@ -148,9 +148,9 @@ def unit_outputs(result: Result, client: int, x: Tensor) -> dict[str, Tensor]:
     for batch in torch.split(x, plan.method.eval_batch or len(x)):
         with record_outputs(ctx.task) as outputs:
             plan.method.predict(ctx, view, batch)
-        for unit, held in outputs.items():
-            parts.setdefault(unit, []).append(held.flatten(1))
-    return {unit: torch.cat(held) for unit, held in parts.items() if sum(map(len, held)) == len(x)}
+        for unit, output in outputs.items():
+            parts.setdefault(unit, []).append(output.flatten(1))
+    return {unit: torch.cat(batches) for unit, batches in parts.items() if sum(map(len, batches)) == len(x)}
 
 
 @contextmanager

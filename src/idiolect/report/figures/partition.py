@@ -97,8 +97,8 @@ def draw_label_shares(axes: Axes, counts: np.ndarray, names: Sequence[str]) -> N
 
 def _draw_sizes(axes: Axes, federation: Federation) -> None:
     sizes = np.array([len(client.indices) for client in federation.clients])
-    for held, colour, meaning in ((federation.seen, _SEEN, "seen"), (sorted(federation.unseen), _UNSEEN, "unseen")):
-        axes.bar(held, sizes[list(held)], color=colour, width=0.7, label=f"{meaning} clients")
+    for clients, colour, meaning in ((federation.seen, _SEEN, "seen"), (sorted(federation.unseen), _UNSEEN, "unseen")):
+        axes.bar(clients, sizes[list(clients)], color=colour, width=0.7, label=f"{meaning} clients")
     if federation.unseen:
         axes.legend(loc="lower right", bbox_to_anchor=(1, 0.95), ncols=2, frameon=False)
     axes.set_ylabel("samples")

@@ -140,7 +140,7 @@ def embed_svg(svg: str, name: str, title: str) -> str:
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(?<=<svg)((?: [\w:]+="[^"]*")*)', lambda held: _opening(held[1], title), svg, count=1)
+    svg = re.sub(r'(?<=<svg)((?: [\w:]+="[^"]*")*)', lambda match: _opening(match[1], title), svg, count=1)
     svg = re.sub(r'(?<= id=")|(?<=url\(#)|(?<=href="#)', f"{name}-", svg)
     for fixed, shown in PAGE_COLOURS.items():
         svg = svg.replace(fixed, shown)

@@ -27,7 +27,7 @@ NAMES = {
     "own_accuracy": ("Accuracy that weighs a client's own head", "A", "1 keeps the own head, 0 takes the global one."),
     "global_share": ("Weight of the global model", "mean weight", "1 takes the global model, 0 keeps the own one."),
     "on": ("Share of weights that are on", "share", ""),
-    "rate": ("Rate of every unit", "multiple of the run's", "Mean over clients."),
+    "rate": ("Learning rate of every unit", "multiple of the run's", "Mean over clients."),
     "sent": ("Share of every unit that is sent", "share of coordinates", "Mean over clients."),
     "pi": ("Mixture weights", "weight", "Mean over clients."),
 }  # fmt: skip
