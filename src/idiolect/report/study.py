@@ -65,7 +65,7 @@ class Run:
         """One row per round, client, point, split and metric, among them those of the selected round."""
         path = self.folder / "metrics.parquet"
         try:
-            metrics = pl.read_parquet(path, columns=list(SCHEMA)).match_to_schema(SCHEMA)
+            metrics = pl.read_parquet(path, columns=list(SCHEMA)).match_to_schema(pl.Schema(SCHEMA))
         except (OSError, pl.exceptions.PolarsError):
             metrics = pl.DataFrame(schema=SCHEMA)
         if metrics.filter(round=self.selected, split="test").is_empty():

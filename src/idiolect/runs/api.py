@@ -30,6 +30,7 @@ from ..task.metrics import Metric
 from ..task.network import has_bf16
 from ..task.schedules import Custom, Schedule, schedules
 from ..task.task import Task
+from .progress import Reporter
 from .result import Result
 from .round_loop import Experiment, Progress
 from .settings import Config, configure, read_config, write_config
@@ -54,6 +55,7 @@ def run(
     public: Any = None,
     out: str | Path | None = None,
     watch: Watch = lambda _: None,
+    reporter: Reporter | None = None,
     **settings: Any,
 ) -> Result:
     """Train a federation and return its result.
@@ -72,6 +74,7 @@ def run(
         public: what everybody sees, for methods that need it: a source's name, a share of the data, or (x, y).
         out: a new folder for the run; without it the run stays in memory.
         watch: called after every round.
+        reporter: is told how the run goes on, as by `compare`.
         settings: any other setting of `Config`, such as rounds, lr, clients, partition, seed.
 
     >>> result = run("fedavg", "digits", clients=5, rounds=2, seed=0)
@@ -91,9 +94,9 @@ def run(
             if name not in ("initial", "schedule"):
                 marks[name] = OWN
     config = replace(configure(settings), **marks)
-    plan = make_plan(config, own | {"models": models, "model_of": model_of}, method)
     folder = None if out is None else new_folder(Path(out))
-    return carry_out(plan, config, folder, watch)
+    plan = make_plan(config, own | {"models": models, "model_of": model_of}, method)
+    return carry_out(plan, config, folder, watch, reporter)
 
 
 def make_plan(config: Config, own: Mapping[str, Any], method: str | Method | None = None) -> Plan:
@@ -219,7 +222,9 @@ def new_folder(path: Path) -> Path:
     return path
 
 
-def carry_out(plan: Plan, config: Config, folder: Path | None, watch: Watch) -> Result:
+def carry_out(
+    plan: Plan, config: Config, folder: Path | None, watch: Watch, reporter: Reporter | None = None
+) -> Result:
     """Start or continue a run in a folder (or in memory) and return its result."""
     if folder is not None:
         try:
@@ -236,6 +241,8 @@ def carry_out(plan: Plan, config: Config, folder: Path | None, watch: Watch) -> 
         raise RunFolderError(
             f"{folder} was run with other {differ}; continue it with the same, or choose another folder"
         )
+    told, label = reporter or Reporter(), config.method
+    told.start(label, plan.rounds, store.fact("next_round", -plan.method.setup_rounds))
     chosen = store.fact("engine")
     if chosen is None:
         chosen, measured = resolve(config.engine, plan)
@@ -243,14 +250,21 @@ def carry_out(plan: Plan, config: Config, folder: Path | None, watch: Watch) -> 
     engine = make_engine(chosen, plan)
     experiment = Experiment(plan, engine, store, config.eval_every)
     result = Result(plan, config, store, experiment.metric, experiment.point, folder)
+
+    def note(progress: Progress) -> None:
+        told.step(label, progress)
+        watch(progress)
+
     try:
         with stopping() as asked:
-            finished = experiment.run(watch, asked)
+            finished = experiment.run(note, asked)
     finally:
         engine.close()
     result.write()
     if finished and config.save_models and folder is not None:
         result.save_models(folder / "models")
+    if reporter is not None and result.complete:
+        told.end(label, result.summary)
     return result
 
 
@@ -306,10 +320,12 @@ def open_run(folder: str | Path, **own: Any) -> tuple[Plan, Config]:
     return make_plan(config, own, own.get("method")), config
 
 
-def resume(folder: str | Path, *, watch: Watch = lambda _: None, **own: Any) -> Result:
+def resume(
+    folder: str | Path, *, watch: Watch = lambda _: None, reporter: Reporter | None = None, **own: Any
+) -> Result:
     """Continue a run where it stopped; the result is bit-identical to an uninterrupted one."""
     plan, config = open_run(folder, **own)
-    return carry_out(plan, config, Path(folder), watch)
+    return carry_out(plan, config, Path(folder), watch, reporter)
 
 
 def load(folder: str | Path, **own: Any) -> Result:

@@ -6,9 +6,8 @@ import copy
 import json
 import platform
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -26,6 +25,9 @@ from ..task.task import Task
 from .settings import Config
 from .store import Store
 from .summary import headline, table
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SCHEMA_VERSION = 1
 

@@ -201,7 +201,7 @@ def owned(server: Slots, uploads: Mapping[int, Upload]) -> Slots:
     return {slot: own(leaves) for slot, leaves in server.items()}
 
 
-def refusal(upload: Upload, declared: frozenset[str], known: Tree) -> str:
+def refusal(upload: Upload, declared: tuple[str, ...], known: Tree) -> str:
     """Why an upload cannot be used; an empty string if it can. `known` is the server's model."""
     if extra := upload.slots.keys() - set(declared):
         return f"it sent {', '.join(sorted(extra))}, which the method does not declare"

@@ -1,4 +1,7 @@
-"""The configuration of a run: flat, with ranges and help, the same in YAML, on the command line and in Python."""
+"""The configuration of a run: flat, with ranges and help, the same in YAML, on the command line and in Python.
+
+Methods and optimisers, and PyTorch with them, are imported where they are built, so that the settings can be listed
+without them."""
 
 from __future__ import annotations
 
@@ -8,18 +11,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ..contract import Method, methods
 from ..core.errors import InputError, UnknownNameError
 from ..core.expressions import value
 from ..core.files import write_whole
 from ..core.options import Options, did_you_mean, make, option, options_of
 from ..core.registry import describe, override
-from ..task.optimizers import Optimizer, optimizers
-from ..task.schedules import schedules
+
+if TYPE_CHECKING:
+    from ..contract import Method
+    from ..task.optimizers import Optimizer
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,14 @@ class Config(Options):
 
     def built_method(self) -> Method:
         """The method that the expression describes."""
+        from ..contract import methods
+
         return methods.build(self.method)
 
     def built_optimizer(self) -> Optimizer:
         """The optimiser, with `momentum`, `weight_decay` and `clip` where they are given."""
+        from ..task.optimizers import optimizers
+
         built = optimizers.build(self.optimizer)
         for name in ("momentum", "weight_decay", "clip"):
             if (given := getattr(self, name)) is not None:
@@ -104,6 +112,8 @@ def configure(values: Mapping[str, Any] | None = None, overrides: list[str] | No
     >>> configure({"method": "fedprox", "rounds": 3}, ["method.mu=0.5"]).method
     'fedprox(mu=0.5)'
     """
+    from ..task.schedules import schedules
+
     values, deep = dict(values or {}), []
     for text in overrides or []:
         key, equals, given = text.partition("=")
@@ -121,7 +131,7 @@ def configure(values: Mapping[str, Any] | None = None, overrides: list[str] | No
                 f"Settings: {', '.join(options_of(Config))}; options of the method are written method.NAME."
             )
     config: Config = make(Config, values)
-    method = methods.build(config.method)
+    method = config.built_method()
     for path, given in deep:
         method = override(method, path, given)
     schedules.build(config.schedule)

@@ -152,8 +152,8 @@ def check_messages(method: Method) -> None:
         for index, outcome in Loop(plan).train(round, dict.fromkeys(plan.data.seen), first):
             sent = set(outcome.upload.slots) if outcome.upload else set()
             require(
-                sent <= sent_names(method),
-                f"client {index} sends {sorted(sent - sent_names(method))}, which no slot declares",
+                sent <= set(sent_names(method)),
+                f"client {index} sends {sorted(sent - set(sent_names(method)))}, which no slot declares",
             )
             if outcome.upload:
                 for slot, mask in outcome.upload.masks.items():
