@@ -62,7 +62,11 @@ def citation(cls: type[idiolect.Method]) -> str:
 def paper_of(cls: type[idiolect.Method]) -> idiolect.contract.Paper | None:
     """A method's paper, which may be named by its key."""
     paper = cls.about.paper
-    return idiolect.methods.papers.PAPERS[paper] if isinstance(paper, str) else paper
+    if isinstance(paper, str):
+        from ..methods.papers import PAPERS
+
+        return PAPERS[paper]
+    return paper
 
 
 def needs(cls: type[idiolect.Method]) -> tuple[str, ...]:

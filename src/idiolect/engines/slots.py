@@ -3,7 +3,7 @@ sends, and what the server adds up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -80,7 +80,7 @@ class UploadSums(Mapping[str, Sums]):
             self._known[key] = Sums.of(sent, slot.missing)
         return self._known[key]
 
-    def _weights(self, slot: Slot, uploads: Mapping[int, Upload]) -> list[float] | list[Tensor]:
+    def _weights(self, slot: Slot, uploads: Mapping[int, Upload]) -> Sequence[float | Tensor]:
         if slot.weigh == "run":
             return self._ctx.weights(uploads)
         if slot.weigh == "uniform":

@@ -242,7 +242,7 @@ def carry_out(
             f"{folder} was run with other {differ}; continue it with the same, or choose another folder"
         )
     told, label = reporter or Reporter(), config.method
-    told.start(label, plan.rounds, store.fact("next_round", -plan.method.setup_rounds))
+    told.start(label, plan.rounds, store.fact("next_round", -plan.method.needs.setup_rounds))
     chosen = store.fact("engine")
     if chosen is None:
         chosen, measured = resolve(config.engine, plan)
