@@ -132,11 +132,8 @@ class FedCP(FeatureNets):
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """Model, policy, the global output layer as received, and the context."""
         ready = work if CONTEXT in work else self.prepare(ctx, work)
-        return {
-            **super().personal_model(ctx, ready),
-            **{s: ready[s] for s in (POLICY, CONTEXT)},
-            HEAD: ready[RECEIVED_HEAD],
-        }
+        beside = {POLICY: ready[POLICY], HEAD: ready[RECEIVED_HEAD], CONTEXT: ready[CONTEXT]}
+        return {**super().personal_model(ctx, ready), **beside}
 
     def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """Both output layers, each on its part of the features."""
