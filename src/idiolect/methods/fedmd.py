@@ -121,8 +121,8 @@ class FedMD(Method):
 
     def on_consensus(self, step: Step, name: str, **facts: Any) -> Phase:
         """One pass over the public samples of a round."""
-        size = {"samples": self.samples, "batch_size": self.digest_batch}
-        return Phase(step, name, data="public", stream="digest", epochs=1, **size, **facts)
+        samples, size = self.samples, self.digest_batch
+        return Phase(step, name, data="public", stream="digest", epochs=1, samples=samples, batch_size=size, **facts)
 
     def digest_step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step towards the consensus."""
