@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from ...core.errors import ModelError
+from ...core.tree import Tree
 from ...task.task import Task
+
+
+def head_params(task: Task) -> Tree:
+    """The initial values of the output layer, by their names in the model, its weight first."""
+    return {name: task.net.params[name] for name in task.head_unit.params}
 
 
 def head_outputs(task: Task, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
