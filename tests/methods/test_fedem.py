@@ -11,7 +11,8 @@ from idiolect import Batch, Federation, Task, run
 from idiolect.contract.method import methods
 from idiolect.core import codec, tree
 from idiolect.core.errors import ComposeError, ModelError, OptionError
-from idiolect.engines.client import train, tuned_view
+from idiolect.engines.client_evaluation import adapt_model
+from idiolect.engines.client_round import train
 from idiolect.methods.fedem import expected, mixed, responsibilities
 from idiolect.testing import check_method, play, tiny_plan, views
 
@@ -19,12 +20,12 @@ LOG = {"loss": torch.zeros(()), "samples": torch.zeros(())}
 
 
 def first_download(plan):
-    return plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    return plan.method.download(plan.server(0), first_server(plan.server(0)), (0,)).of(0)
 
 
 def first_work(plan, client=None):
     ctx = plan.context(0, 0)
-    work = plan.method.begin(ctx, client or plan.method.client_init(ctx), first_download(plan))
+    work = start_of(ctx, client or first_client(ctx), first_download(plan))
     return ctx, {**work, "log": LOG}
 
 
@@ -130,9 +131,9 @@ def test_the_training_log_counts_every_sample_once():
 
 def test_every_component_is_the_mean_of_the_clients():
     plan = tiny_plan("fedem(components=2)")
-    ctx, server = plan.server(0), plan.method.server_init(plan.server(0))
+    ctx, server = plan.server(0), first_server(plan.server(0))
     sent = {i: train(plan, i, 0, None, plan.method.download(ctx, server, (i,)).of(i)).upload for i in (0, 1)}
-    after = plan.method.aggregate(ctx, server, sent)
+    after = aggregate(ctx, server, sent)
     for model in ("params", "fedem.1"):
         mean = tree.mean([sent[i].slots[model] for i in (0, 1)], [14, 9])
         assert all(torch.equal(leaf, after[model][n]) for n, leaf in mean.items())
@@ -148,19 +149,19 @@ def test_with_one_component_it_is_fedavg_to_the_bit():
 
 def test_components_start_apart_but_with_the_scale_of_the_model():
     plan = tiny_plan("fedem", norm=True)
-    server, initial = plan.method.server_init(plan.server(0)), plan.tasks[0].net.params
+    server, initial = first_server(plan.server(0)), plan.tasks[0].net.params
     for model in ("fedem.1", "fedem.2"):
         assert not torch.allclose(server[model]["0.weight"], initial["0.weight"], atol=0.05)
         assert server[model]["0.weight"].std() == pytest.approx(float(initial["0.weight"].std()), rel=0.5)
         assert torch.equal(server[model]["1.weight"], initial["1.weight"])  # normalisation starts at one
     assert not torch.equal(server["fedem.1"]["0.weight"], server["fedem.2"]["0.weight"])
-    again = plan.method.server_init(plan.server(0))
+    again = first_server(plan.server(0))
     assert torch.equal(server["fedem.1"]["0.weight"], again["fedem.1"]["0.weight"])
 
 
 def test_a_small_spread_stays_near_a_pretrained_model():
     plan = tiny_plan("fedem(spread=0.01)")
-    start, initial = plan.method.server_init(plan.server(0))["fedem.1"], plan.tasks[0].net.params
+    start, initial = first_server(plan.server(0))["fedem.1"], plan.tasks[0].net.params
     assert all(torch.allclose(leaf, initial[n], atol=0.05) for n, leaf in start.items())
 
 
@@ -221,15 +222,15 @@ def test_the_exported_model_is_the_mixture():
 def test_a_client_that_never_trained_has_equal_weights():
     plan = tiny_plan("fedem")
     ctx = plan.context(0, 0, newcomer=True)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), first_download(plan))
+    view = personal_model(ctx, first_client(ctx), first_download(plan))
     assert torch.allclose(view["fedem.mixture"]["pi"], torch.full((3,), 1 / 3))
 
 
 def test_an_unseen_client_estimates_its_mixture_and_nothing_else():
     plan = tiny_plan("fedem", unseen=1)
     ctx = plan.context(5, 0)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), first_download(plan))
-    tuned = tuned_view(plan, ctx, view, unseen=True)
+    view = personal_model(ctx, first_client(ctx), first_download(plan))
+    tuned = adapt_model(plan, ctx, view, unseen=True)
     for model in plan.method.models:
         assert all(torch.equal(leaf, tuned[model][n]) for n, leaf in view[model].items())
     x, y = plan.split(5, "train")
@@ -278,8 +279,8 @@ def test_wrappers_that_act_on_one_model_are_refused(wrapper):
 def test_fine_tuning_trains_all_components():
     plan = tiny_plan("finetune(fedem)")
     ctx = plan.context(0, 0)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), first_download(plan))
-    tuned = tuned_view(plan, ctx, view, unseen=False)
+    view = personal_model(ctx, first_client(ctx), first_download(plan))
+    tuned = adapt_model(plan, ctx, view, unseen=False)
     assert all(not torch.equal(view[m]["0.weight"], tuned[m]["0.weight"]) for m in plan.method.inner.models)
 
 

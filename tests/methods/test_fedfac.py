@@ -72,7 +72,7 @@ class Rounds:
         ctx = self.plan.context(index, self.round - 1, newcomer=index not in self.states)
         client = self.states.get(index) or self.method.client_init(ctx)
         download = self.method.download(self.plan.server(self.round - 1), self.server, (index,)).of(index)
-        weight = self.method.view(ctx, client, download)["params"]["0.weight"]
+        weight = self.method.personal_model(ctx, client, download)["params"]["0.weight"]
         return [row[0] if len(row) == 1 else row for row in weight.tolist()]
 
 
@@ -189,7 +189,7 @@ def test_updates_may_be_analysed_instead_of_weights() -> None:
 def test_what_a_wrapper_holds_back_counts_as_unchanged() -> None:
     """A mask without row 1 leaves the server's own row 1 in the analysis; a client that sent nothing is left out."""
     plan = plan_of("fedfac(layers=1)", units=2, inputs=3)
-    weight, before = torch.tensor([[1.0, 2, 3], [7, 8, 9]]), plan.method.server_init(plan.server(0))
+    weight, before = torch.tensor([[1.0, 2, 3], [7, 8, 9]]), first_server(plan.server(0))
     mask = torch.tensor([[True] * 3, [False] * 3])
     uploads = {0: Upload({"params": {"0.weight": weight}}, {"params": {"0.weight": mask}}), 1: Upload({"params": {}})}
     with pytest.warns(UserWarning, match="one client"):
@@ -271,7 +271,7 @@ def test_normalisation_follows_its_unit() -> None:
     rows = played.server["split.shared"]["0"]
     download = plan.method.download(plan.server(2), played.server, (0, 1))
     a, b = (
-        plan.method.view(plan.context(i, 2, newcomer=False), played.clients[i] or {}, download.of(i)) for i in (0, 1)
+        personal_model(plan.context(i, 2, newcomer=False), played.clients[i] or {}, download.of(i)) for i in (0, 1)
     )
     for slot, name in (("params", "1.weight"), ("params", "1.bias"), ("buffers", "1.running_mean")):
         assert a[slot][name].eq(b[slot][name]).equal(rows), name
@@ -288,7 +288,7 @@ def test_all_local_bias_stays_own_even_if_its_unit_is_released() -> None:
     client = method.client_init(ctx)
     client["split.own"] = tree.map(lambda leaf: leaf + 1, client["split.own"])
     client["fedfac.trained"] = {"round": torch.tensor(2)}
-    view = method.view(ctx, client, method.download(plan.server(4), server, (0,)).of(0))
+    view = method.personal_model(ctx, client, method.download(plan.server(4), server, (0,)).of(0))
     assert view["params"]["0.weight"].equal(server["params"]["0.weight"])
     assert view["params"]["0.bias"].equal(server["params"]["0.bias"] + 1)
 
@@ -327,7 +327,7 @@ def test_whoever_only_set_up_takes_the_participants_rows() -> None:
     for index, state in played.clients.items():
         assert state is not None
         download = plan.method.download(plan.server(0), played.server, (index,)).of(index)
-        view = plan.method.view(plan.context(index, 0, newcomer=False), state, download)
+        view = personal_model(plan.context(index, 0, newcomer=False), state, download)
         participant = int(state["fedfac.trained"]["round"]) == 0
         assert view["params"]["0.weight"].equal(played.server["params"]["0.weight"]) != participant
 
@@ -429,14 +429,14 @@ def unseen_view(method: str, **changes: Any) -> tuple[Plan, Any, Slots, Slots]:
     server, index = play(plan).server, max(plan.data.unseen)
     ctx = plan.context(index, plan.rounds - 1)
     welcome = plan.method.welcome(plan.server(plan.rounds - 1), server, index)
-    return plan, ctx, server, plan.method.view(ctx, plan.method.client_init(ctx), welcome)
+    return plan, ctx, server, personal_model(ctx, first_client(ctx), welcome)
 
 
 def test_average_and_localtrain_start_from_the_participants_mean() -> None:
     for onboarding in ("average", "localtrain"):
         plan, ctx, server, view = unseen_view(f"fedfac(layers=1, onboarding={onboarding})")
         assert all(leaf.equal(server["params"][name]) for name, leaf in view["params"].items())
-        tuned = tuned_view(plan, ctx, view, unseen=True)
+        tuned = adapt_model(plan, ctx, view, unseen=True)
         if onboarding == "average":
             assert tuned is None
         else:
@@ -447,7 +447,7 @@ def test_average_and_localtrain_start_from_the_participants_mean() -> None:
 @pytest.mark.parametrize("changes", [{}, {"norm": True}])
 def test_the_ensemble_is_the_mean_of_the_participants_outputs(changes: dict[str, Any]) -> None:
     plan, ctx, server, view = unseen_view("fedfac(layers=1, onboarding=ensemble)", **changes)
-    assert tuned_view(plan, ctx, view, unseen=True) is None
+    assert adapt_model(plan, ctx, view, unseen=True) is None
     x = plan.data.clients[ctx.index].split("test")[0]
     clients = play(plan).clients
     download = plan.method.download(plan.server(2), server, plan.data.seen)
@@ -455,7 +455,7 @@ def test_the_ensemble_is_the_mean_of_the_participants_outputs(changes: dict[str,
     for index, state in clients.items():
         member = plan.context(index, 2, newcomer=False)
         if state is not None:
-            own = plan.method.view(member, state, download.of(index))
+            own = personal_model(member, state, download.of(index))
             assert "fedfac.members" not in own
             outputs.append(predict(plan, member, own, x))
     assert len(outputs) > 2

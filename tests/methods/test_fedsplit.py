@@ -61,7 +61,7 @@ def view_of(plan: Plan, round: int, server: Slots, states: dict[int, Slots], ind
     """What a client would predict with after a round."""
     method, ctx = plan.method, plan.context(index, round, newcomer=index not in states)
     download = method.download(plan.server(round), server, (index,)).of(index)
-    return method.view(ctx, states.get(index) or method.client_init(ctx), download)
+    return method.personal_model(ctx, states.get(index) or method.client_init(ctx), download)
 
 
 SHARED = [True, False, False, False, True, False]
@@ -76,7 +76,7 @@ def test_hand_worked_example_of_the_docstring() -> None:
     module = net()
     nn.init.zeros_(module[0].weight)
     plan, states = two_clients("fedsplit(shared=[0])", module), {}
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     server = finish(plan, 0, server, {0: [[2.0], [4.0]], 1: [[6.0], [8.0]]}, states)
     assert server["params"]["0.weight"].tolist() == [[4.0], [0.0]]
     assert view_of(plan, 0, server, states, 0)["params"]["0.weight"].tolist() == [[4.0], [4.0]]
@@ -196,7 +196,7 @@ def test_a_layer_that_cannot_be_split_is_refused_before_anything_runs(
 
 def partition(method: Any, seed: int = 0) -> list[list[bool]]:
     plan = tiny_plan(method, seed=seed)
-    return [rows.tolist() for rows in plan.method.server_init(plan.server(0))["split.shared"].values()]
+    return [rows.tolist() for rows in first_server(plan.server(0))["split.shared"].values()]
 
 
 def test_a_drawn_partition_depends_on_the_seed_alone() -> None:
@@ -283,8 +283,8 @@ def test_an_unseen_client_trains_its_personal_rows_and_nothing_else(name: str) -
     server, at = play(plan).server, plan.server(plan.rounds - 1)
     index = max(plan.data.unseen)
     ctx = plan.context(index, plan.rounds - 1)
-    before = method.view(ctx, method.client_init(ctx), method.welcome(at, server, index))
-    after = tuned_view(plan, ctx, before, unseen=True)
+    before = method.personal_model(ctx, method.client_init(ctx), method.welcome(at, server, index))
+    after = adapt_model(plan, ctx, before, unseen=True)
     shared = server["split.shared"]["0"]
     assert 0 < shared.sum() < len(shared)
     assert after is not None
@@ -303,7 +303,7 @@ def first_step(**changes: Any) -> tuple[Slots, Slots]:
     plan = tiny_plan("fedsplit(layers=1, shared=[0, 4])", unseen=1, lr=0.5, **changes)
     method, index = plan.method, max(plan.data.unseen)
     server, ctx = method.server_init(plan.server(0)), plan.context(index, 0)
-    view = method.view(ctx, method.client_init(ctx), method.welcome(plan.server(0), server, index))
+    view = method.personal_model(ctx, method.client_init(ctx), method.welcome(plan.server(0), server, index))
     (ctx.phase,) = method.onboard(ctx)
     return view, method.tune(ctx, view, next(batches(plan, ctx, 0)))
 

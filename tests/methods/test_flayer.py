@@ -15,7 +15,9 @@ from idiolect.contract.phase import Phase
 from idiolect.core import codec, tree
 from idiolect.core.errors import ComposeError, ModelError, OptionError
 from idiolect.engines import Loop
-from idiolect.engines.client import batches, train, tuned_view
+from idiolect.engines.client_evaluation import adapt_model
+from idiolect.engines.client_round import train
+from idiolect.engines.phases import batches
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.flayer import FLAYER, layer_numbers
 from idiolect.runs.round_loop import Experiment
@@ -29,7 +31,7 @@ OFF = "head_mixing=false, layer_rates=false, masking=false"
 
 
 def first_download(plan):
-    return plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), plan.data.seen)
+    return plan.method.download(plan.server(0), first_server(plan.server(0)), plan.data.seen)
 
 
 def first_round(method, index=0, **changes):
@@ -52,7 +54,7 @@ def rated_step(method, grads, task=None, optimizer=None, rates=None, step=0, lr=
     ctx.optimizer = optimizer or SGD()
     zero = torch.zeros(())
     params = tree.zeros_like(grads)
-    client = plan.method.client_init(ctx)
+    client = first_client(ctx)
     if rates is not None:
         client = {**client, "flayer.rates": rates}
     state = {f"params:{key}": each for key, each in ctx.optimizer.init(params).items()}
@@ -163,11 +165,11 @@ def head_after_mixing(accuracy, own, glob):
     plan = tiny_plan("flayer")
     ctx = plan.context(0, 1, newcomer=False)
     received = tree.map(lambda leaf: torch.full_like(leaf, glob), plan.tasks[0].net.params)
-    client = plan.method.client_init(ctx)
+    client = first_client(ctx)
     client["flayer.own"] = tree.map(lambda leaf: torch.full_like(leaf, own), client["flayer.own"])
     client["flayer.accuracy"] = {"share": torch.tensor(accuracy)}
     download = {"params": received, "buffers": {}}
-    return plan.method.begin(ctx, client, download), plan.method.view(ctx, client, download)
+    return start_of(ctx, client, download), personal_model(ctx, client, download)
 
 
 def test_the_hand_worked_head():
@@ -187,7 +189,7 @@ def test_before_it_first_trains_a_client_uses_the_global_model():
     plan = tiny_plan("flayer")
     received = tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params)
     ctx = plan.context(0, 3)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), {"params": received, "buffers": {}})
+    view = personal_model(ctx, first_client(ctx), {"params": received, "buffers": {}})
     assert all(torch.equal(view["params"][n], leaf) for n, leaf in received.items())
 
 
@@ -200,7 +202,7 @@ def test_an_absent_client_sees_the_newest_global_model_in_its_own_mixture():
         if client is not None:
             share = client["flayer.accuracy"]["share"]
             ctx = plan.context(index, 2, newcomer=False)
-            view = plan.method.view(ctx, client, {"params": newest, "buffers": {}})["params"]
+            view = personal_model(ctx, client, {"params": newest, "buffers": {}})["params"]
             expected = share * client["flayer.own"]["4.weight"] + (1 - share) * newest["4.weight"]
             assert torch.allclose(view["4.weight"], expected)
             assert torch.equal(view["0.weight"], newest["0.weight"])
@@ -208,10 +210,10 @@ def test_an_absent_client_sees_the_newest_global_model_in_its_own_mixture():
 
 def test_more_head_layers_count_layers_only_and_take_normalisation_along():
     plan = tiny_plan("flayer(layers=3)", norm=True)
-    own = plan.method.client_init(plan.context(0, 0))["flayer.own"]
+    own = first_client(plan.context(0, 0))["flayer.own"]
     assert set(own) == {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias", "5.weight", "5.bias"}
     plan = tiny_plan("flayer(layers=2)", norm=True)
-    assert set(plan.method.client_init(plan.context(0, 0))["flayer.own"]) == {
+    assert set(first_client(plan.context(0, 0))["flayer.own"]) == {
         "3.weight",
         "3.bias",
         "5.weight",
@@ -248,7 +250,7 @@ def test_held_out_samples_are_measured_on_and_not_trained_on():
 def test_without_a_held_out_sample_the_accuracy_stays_what_it_was():
     plan = tiny_plan("flayer(acc_source=holdout)")
     download = first_download(plan).of(4)
-    client = plan.method.client_init(plan.context(4, 0))
+    client = first_client(plan.context(4, 0))
     client["flayer.accuracy"] = {"share": torch.tensor(0.3)}
     assert len(plan.split(4, "holdout")[0]) == 0
     after = train(plan, 4, 1, client, download).state
@@ -258,11 +260,11 @@ def test_without_a_held_out_sample_the_accuracy_stays_what_it_was():
 
 def test_the_running_accuracy_is_that_of_the_last_epoch():
     """With rate 0 the model stays the initial one, so every epoch counts the same right answers once."""
-    plan, download, outcome = first_round("flayer", lr=0.0, local_epochs=3)
+    plan, download, outcome = first_round("flayer", lr=0.0, epochs=3)
     expected = accuracy_of(plan, download["params"], 0, "train")
     assert outcome.state["flayer.accuracy"]["share"].item() == pytest.approx(expected)
-    plan, download, outcome = first_round("flayer(layer_rates=false)", lr=0.1, local_epochs=4, batch_size=14)
-    before_last = train(replace(plan, local_epochs=3), 0, 0, None, download).upload.slots["params"]
+    plan, download, outcome = first_round("flayer(layer_rates=false)", lr=0.1, epochs=4, batch_size=14)
+    before_last = train(replace(plan, epochs=3), 0, 0, None, download).upload.slots["params"]
     expected = accuracy_of(plan, before_last, 0, "train")
     assert outcome.state["flayer.accuracy"]["share"].item() == pytest.approx(expected)
 
@@ -458,7 +460,7 @@ def aggregated(method, before, values, masks, samples=(1.0, 3.0)):
         for i, (value, mask) in enumerate(zip(values, masks, strict=True))
     }
     server = {"params": {"0.bias": torch.tensor(before)}, "buffers": {}}
-    return plan.method.aggregate(plan.server(0), server, uploads)["params"]["0.bias"].tolist(), uploads
+    return aggregate(plan.server(0), server, uploads)["params"]["0.bias"].tolist(), uploads
 
 
 def test_each_coordinate_is_averaged_over_its_uploaders():
@@ -495,7 +497,7 @@ def test_a_private_head_is_neither_mixed_nor_masked_nor_rated():
     assert "4.weight" not in outcome.upload.masks["params"]
     assert outcome.state["flayer.rates"]["4"].item() == 1.0 < outcome.state["flayer.rates"]["2"].item()
     assert outcome.state["flayer.sent"]["4"].item() == 0.0
-    view = plan.method.view(plan.context(0, 1, newcomer=False), outcome.state, download)
+    view = personal_model(plan.context(0, 1, newcomer=False), outcome.state, download)
     assert torch.equal(view["params"]["4.weight"], outcome.state["private"]["4.weight"])
 
 
@@ -518,7 +520,7 @@ def test_rates_are_measured_on_the_part_that_a_phase_trains():
     plan, download, outcome = first_round("flayer(fedrep(head_epochs=0, body_epochs=1))")
     ctx = plan.context(0, 0)
     ctx.phase = Phase("body", part=frozenset(["0.weight", "0.bias", "2.weight", "2.bias"]), epochs=1)
-    work = plan.method.begin(ctx, plan.method.client_init(ctx), download)
+    work = start_of(ctx, first_client(ctx), download)
     grad = ctx.grad(work, "params", next(iter(batches(plan, ctx, 1)))).tree
     for number, unit in ((1, "0"), (2, "2")):
         norm = float(tree.norm(tree.pick(grad, (f"{unit}.weight", f"{unit}.bias"))))
@@ -569,7 +571,7 @@ def test_dittos_personal_model_does_not_count_in_the_accuracy():
 
 @pytest.mark.parametrize("method", ["flayer(local)", "flayer(flayer)", "flayer(fedlag(flayer))"])
 def test_what_it_cannot_ride_on_is_refused_with_the_reason(method):
-    with pytest.raises(ComposeError, match=r"flayer cannot ride on (local|flayer): "):
+    with pytest.raises(ComposeError, match=r"flayer cannot wrap (local|flayer): "):
         methods.build(method)
 
 
@@ -589,8 +591,8 @@ def test_an_unseen_client_trains_the_global_model_with_the_same_rates():
     plan = tiny_plan("flayer(masking=false)", unseen=1)
     download = first_download(plan).shared
     ctx = plan.context(5, 0)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), download)
-    tuned = tuned_view(plan, ctx, view, unseen=True)
+    view = personal_model(ctx, first_client(ctx), download)
+    tuned = adapt_model(plan, ctx, view, unseen=True)
     trained = train(plan, 5, 0, None, download).upload.slots["params"]
     assert all(torch.equal(tuned["params"][n], leaf) for n, leaf in trained.items())
     plain = tiny_plan("flayer(masking=false, layer_rates=false)", unseen=1)
@@ -600,10 +602,10 @@ def test_an_unseen_client_trains_the_global_model_with_the_same_rates():
 def test_fine_tuning_a_view_keeps_the_runs_rate():
     plan = tiny_plan("finetune(flayer)")
     ctx = plan.context(0, 0)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), first_download(plan).shared)
+    view = personal_model(ctx, first_client(ctx), first_download(plan).shared)
     plain = tiny_plan("finetune(fedavg)")
-    expected = tuned_view(plain, plain.context(0, 0), {slot: view[slot] for slot in ("params", "buffers")}, False)
-    tuned = tuned_view(plan, ctx, view, unseen=False)
+    expected = adapt_model(plain, plain.context(0, 0), {slot: view[slot] for slot in ("params", "buffers")}, False)
+    tuned = adapt_model(plan, ctx, view, unseen=False)
     assert all(torch.equal(tuned["params"][n], leaf) for n, leaf in expected["params"].items())
 
 
@@ -614,13 +616,13 @@ def test_extra_head_epochs_train_the_head_alone_before_training_and_before_predi
     assert (first.part, first.epochs) == ({"4.weight", "4.bias"}, 2)
     assert rest == [Phase()]
     assert plan.method.adapt(ctx) == (first,)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), first_download(plan).shared)
-    tuned = tuned_view(plan, ctx, view, unseen=False)
+    view = personal_model(ctx, first_client(ctx), first_download(plan).shared)
+    tuned = adapt_model(plan, ctx, view, unseen=False)
     moved = {n for n, leaf in view["params"].items() if not torch.equal(leaf, tuned["params"][n])}
     assert moved == {"4.weight", "4.bias"}
     assert tuned["params:flayer.rates"]["2"].item() == 1.0 < tuned["params:flayer.rates"]["4"].item()
     assert not tiny_plan("flayer(fedper, head_epochs=2)").method.head_phases(ctx)
-    outcome = train(replace(plan, local_epochs=0), 0, 0, None, first_download(plan).shared)
+    outcome = train(replace(plan, epochs=0), 0, 0, None, first_download(plan).shared)
     sent = outcome.upload.slots["params"]
     assert {n for n, leaf in view["params"].items() if not torch.equal(leaf, sent[n])} == {"4.weight", "4.bias"}
 
