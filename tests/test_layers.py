@@ -31,6 +31,7 @@ ROOMS = {
     "matplotlib": {"report"},
     "flwr": {"flower"},
     "typer": {"cli"},
+    "jinja2": {"report"},
     "optuna": {"tuning"},
 }
 """Which rooms may import a package."""

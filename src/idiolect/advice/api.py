@@ -12,7 +12,7 @@ from ..contract import Method
 from ..contract import methods as registry
 from ..core.errors import IdiolectError, InputError
 from ..core.registry import describe
-from ..core.tables import shower
+from ..core.tables import formatter
 from ..engines import Plan
 from ..methods.fedavg import FedAvg
 from ..runs.api import make_plan
@@ -64,7 +64,7 @@ class Advice:
             names = ", ".join(each.method for each in self.recommended)
             return f"Start with {names}: they suit these clients by the rules, which no race has verified."
         first, *others = self.race.places
-        show = shower(self.race.metric)
+        show = formatter(self.race.metric)
         unit = " %" if self.race.metric == "accuracy" else ""
         text = f"Use {first.method}: it won with a validation {self.race.metric} of {show(first.score)}{unit}"
         rival = next((each for each in others if each.leg == first.leg), None)

@@ -19,7 +19,7 @@ from ..core.options import OptionInfo, options_of
 from ..data import load as load_data
 from ..data import save_partition
 from ..data.partitions import partitions
-from ..report.partition import draw_partition, partition_text
+from ..report import draw_partition, partition_text
 from ..runs.settings import configure
 from . import screen
 from .formula import readable

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ..core.errors import InputError, RunFolderError
-from ..flower.personal import MODELS, project_of
-from ..flower.personal import personal_of as personal_of_client
+from ..flower.folders import MODEL_FILE
+from ..flower.personal import load_personal_model, load_project
 from ..runs import load
 from ..runs.export import FORMATS, Personal, personal_of
 from ..runs.export import export as write_model
@@ -50,8 +50,8 @@ def export(
 
 def found(folder: Path, client: str | None, last: bool, app: Path | None) -> Personal:
     """The model that is asked for."""
-    if (folder / MODELS).is_file():
-        return personal_of_client(folder, None if app is None else project_of(app), last)
+    if (folder / MODEL_FILE).is_file():
+        return load_personal_model(folder, None if app is None else load_project(app), last)
     if not (folder / "config.yaml").is_file():
         raise RunFolderError(f"{folder} holds neither a run nor a client's model; give the folder of one of them")
     if client is None:

@@ -16,9 +16,9 @@ from ..advice.race import BUDGETS, Course, Race
 from ..comparison.folder import SPEC
 from ..core.errors import InputError, RunFolderError
 from ..core.expressions import write
-from ..core.tables import shower
-from ..report.terminal import reporter
-from ..report.watch import follow
+from ..core.tables import formatter
+from ..report.terminal.progress import reporter
+from ..report.terminal.watch import follow
 from ..runs.progress import clock
 from ..runs.settings import configure
 from ..tuning import Tuning
@@ -161,7 +161,7 @@ def show_course(course: Course, study: Study) -> None:
 
 def show_race(race: Race, study: Study) -> None:
     """How the race ended."""
-    show = shower(race.metric)
+    show = formatter(race.metric)
     unit = " (%)" if race.metric == "accuracy" else ""
     rows = [
         (each.method, show(each.score), str(each.leg + 1), str(each.rounds), f"{each.steps:,}", f"{each.seconds:.1f}")
@@ -251,7 +251,7 @@ def tune(
 
 def show_tuning(tuning: Tuning) -> None:
     """What was chosen for each method, and by how many trials."""
-    show = shower(tuning.metric)
+    show = formatter(tuning.metric)
     unit = " (%)" if tuning.metric == "accuracy" else ""
     rows = [
         (each.expression, f"{each.lr:g}", show(each.before), show(each.score), trials_text(each.trials, each.failed))

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..comparison.leaderboard import Comparison
-from ..comparison.tables import Grid, footnotes, grids, protocol_lines
-from ..core.tables import shower
+from ..comparison.tables import footnotes, leaderboard_tables, protocol_lines
+from ..core.tables import formatter, label
 
 OUT = Console(highlight=False)
 ERR = Console(highlight=False, stderr=True)
@@ -105,18 +105,15 @@ def show_table(
     say()
 
 
-def show_grid(grid: Grid) -> None:
-    """A table of a comparison."""
-    show_table(grid.heads, grid.rows, title=grid.title)
-
-
 def show_comparison(comparison: Comparison) -> None:
     """The protocol, the leaderboard and what its marks mean."""
     for line in protocol_lines(comparison):
         paragraph(line, "dim")
     say()
-    for grid in grids(comparison):
-        show_grid(grid)
+    for table in leaderboard_tables(comparison):
+        short = table.shorten()
+        heads = [column.head for column in short.columns]
+        show_table(heads, [[cell.text for cell in row] for row in short.rows], title=table.title)
     for line in footnotes(comparison):
         paragraph(line, "dim")
 
@@ -124,7 +121,7 @@ def show_comparison(comparison: Comparison) -> None:
 def show_result(summary: Mapping[str, Any]) -> None:
     """The scores and the cost of one run."""
     metric, partition = summary["metric"], summary["partition"]
-    show = shower(metric)
+    show = formatter(metric)
     paragraph(
         f"{summary['method']} on {summary['data']}, {partition['clients']} clients, {partition['name']}"
         f" (partition {partition['hash']}), seed {summary['seed']},"
@@ -133,9 +130,8 @@ def show_result(summary: Mapping[str, Any]) -> None:
     keys = ("weighted", "mean", "std", "bottom_decile", "worst")
     how = "no validation data: the last" if summary["selection"] == "last round" else "by validation"
     names = {"selected": f"selected ({how})", "last": "last", "best": "best (by test, optimistic)"}
-    unit = " (%)" if metric == "accuracy" else ""
     points = {
-        f"{metric}{unit}": metric,
+        label(metric): metric,
         "before adaptation": "before_adaptation",
         "right after local training": "after_local",
         "unseen clients": "unseen",

@@ -20,7 +20,7 @@ from ..core.expressions import parse
 from ..engines import Plan
 from ..engines.machine import cores
 from ..report.loggers import with_logs
-from ..report.terminal import reporter
+from ..report.terminal.progress import reporter
 from ..runs.api import carry_out, make_plan, new_folder, open_run
 from ..runs.settings import Config, configure
 from . import screen

@@ -146,7 +146,7 @@ class Workers:
         return None if slots is None else self._slabs[slab].write(slots)
 
     def _take(self, box: Arena, layout: Layout) -> Slots:
-        return tree.moved(box.read(layout), self.plan.device)
+        return tree.to_device(box.read(layout), self.plan.device)
 
     def _receive(self) -> tuple[int, int, Any]:
         while not self._results._reader.poll(1.0):
@@ -254,7 +254,7 @@ def do_evaluate(plan: Plan, job: Job, slab: Arena, shared: Slots) -> list[Any]:
 
 def arranged(slots: Slots, device: str) -> Slots:
     """Slots on a device, on the CPU in place; convolution kernels in the memory format that is fastest."""
-    return {slot: tree.map(_arranged, leaves) for slot, leaves in tree.moved(slots, device).items()}
+    return {slot: tree.map(_arranged, leaves) for slot, leaves in tree.to_device(slots, device).items()}
 
 
 def _arranged(leaf: Tensor) -> Tensor:

@@ -128,7 +128,7 @@ def gather(ctx: ClientContext, state: Slots, download: Slots, training: bool = T
 
 def keep_and_send(ctx: ClientContext, state: Slots, work: Slots) -> tuple[Slots, Upload]:
     """The client's slots after a round, and what it sends, from the slots after `finish`."""
-    after, sent, masks = dict(state), Slots(), Slots()
+    after, sent, masks, weighed = dict(state), Slots(), Slots(), False
     private = ctx.private_names
     for name, slot in ctx.method.slots.items():
         if name not in work:
@@ -144,8 +144,9 @@ def keep_and_send(ctx: ClientContext, state: Slots, work: Slots) -> tuple[Slots,
             if slot.holds != "other" and not any(part_sent.values()):
                 continue
             sent |= part_sent
+            weighed = weighed or slot.weigh == "run"
             masks |= {part: work[mask_of(part)] for part in parts if mask_of(part) in work}
-    return after, Upload({**sent, "weight": {"samples": ctx.samples}} if sent else {}, masks)
+    return after, Upload({**sent, "weight": {"samples": ctx.samples}} if weighed else sent, masks)
 
 
 def _without(private: frozenset[str], slot: Slot, leaves: Tree) -> Tree:

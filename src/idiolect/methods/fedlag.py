@@ -33,6 +33,7 @@ from ..contract import (
     Wrapper,
     default_inner,
     mask_of,
+    nothing,
     option,
     private,
     register,
@@ -371,11 +372,6 @@ def first_training(phases: Sequence[Phase]) -> int | None:
 def never(ctx: RoundContext) -> Tree:
     """A client that has not trained yet."""
     return {"before": torch.zeros((), dtype=torch.bool, device=ctx.training.device)}
-
-
-def nothing(ctx: RoundContext) -> Tree:
-    """No update yet."""
-    return {}
 
 
 def numbers(ctx: RoundContext, values: Mapping[str, float]) -> Tree:

@@ -255,10 +255,10 @@ def carry_out(plan: Plan, config: Config, folder: Path | None, watch: Watch) -> 
 
 
 def weights_hash(plan: Plan) -> str:
-    """A short hash of the initial weights."""
+    """A short hash of the initial weights, frozen ones as well."""
     digest = hashlib.sha256()
     for task in plan.tasks:
-        for leaves in task.initial.values():
+        for leaves in (*task.initial.values(), task.net.constants):
             digest.update(b"".join(_bytes(leaf) for leaf in leaves.values()))
     return digest.hexdigest()[:12]
 

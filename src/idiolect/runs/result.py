@@ -153,10 +153,11 @@ class Result:
 
 
 def module_of(task: Task, view: Slots) -> nn.Module:
-    """A task's network with the weights of a view, in evaluation mode."""
+    """A task's network with the weights of a view, in evaluation mode. What is tied stays tied, what is frozen stays
+    frozen."""
     module = copy.deepcopy(task.module)
     module.load_state_dict({**view["params"], **view["buffers"]}, strict=False)
-    return module.requires_grad_(True).eval()
+    return module.eval()
 
 
 class Predictor(nn.Module):

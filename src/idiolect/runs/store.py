@@ -87,7 +87,7 @@ class Store:
 
     def _decoded(self, data: bytes) -> Slots:
         try:
-            return tree.moved(codec.decode(data)[0], self.device)
+            return tree.to_device(codec.decode(data)[0], self.device)
         except InputError as error:
             raise RunFolderError(f"the store is damaged: {error}") from error
 

@@ -38,8 +38,9 @@ def check_head(name: str, task: Task) -> None:
             f"{name} works with one feature vector per sample, but the output layer {task.head_unit.name} gets the "
             f"shape {tuple(out.features.shape[1:])}; use a model that flattens or pools before its output layer"
         )
-    if not torch.allclose(head_outputs(task, params, out.features), out.outputs, atol=1e-5):
+    alone = head_outputs(task, params, out.features)
+    if alone.shape != out.outputs.shape or not torch.allclose(alone, out.outputs, atol=1e-5):
         raise ModelError(
             f"{name} feeds the output layer {task.head_unit.name} by itself, but the model computes more after it; use "
-            "a model that ends with its output layer, or name that layer as the head"
+            "a model that ends with its output layer and trains it, or name that layer as the head"
         )

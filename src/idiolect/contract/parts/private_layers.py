@@ -9,7 +9,7 @@ from ...core.options import option
 from ...task.task import Task
 from ..context import ClientContext
 from ..method import Method
-from ..phase import Phase
+from ..phase import Phase, Step
 
 
 @dataclass(frozen=True)

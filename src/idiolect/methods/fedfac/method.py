@@ -27,6 +27,7 @@ from ...contract import (
     Sums,
     Tree,
     Upload,
+    nothing,
     option,
     private,
     register,
@@ -277,11 +278,6 @@ class FedFac(SplitUnits):
 def never_trained(ctx: RoundContext) -> Tree:
     """The last round in which a client trained: none."""
     return {"round": torch.full((), -1, dtype=torch.int64, device=ctx.training.device)}
-
-
-def nothing(ctx: RoundContext) -> Tree:
-    """No update yet."""
-    return {}
 
 
 def received(upload: Upload, slot: str, held: Tree) -> Tree:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..core.errors import InputError, MissingExtraError
-from ..data.federation import Federation
+from ...core.errors import InputError
+from ...data.federation import Federation
+from .picture import FORMATS, draw_heatmap, matplotlib_settings, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMATS = (".png", ".svg", ".pdf")
 DISCS = 40
 _SHADES = ((0.5, "█"), (0.25, "▓"), (0.05, "▒"), (0.0, "░"))
 _SEEN, _UNSEEN = "#2b6cb0", "#c05621"
+_STYLE = {"svg.hashsalt": "idiolect", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
 
 def partition_text(federation: Federation, limit: int = 40) -> str:
@@ -66,17 +68,14 @@ def draw_partition(federation: Federation, path: str | Path) -> None:
     >>> from idiolect.data import load
     >>> draw_partition(load("digits", clients=10), getfixture("tmp_path") / "partition.svg")
     """
-    if Path(path).suffix.lower() not in FORMATS:
-        raise InputError(f"cannot draw to {str(path)!r}; the name must end in {', '.join(FORMATS)}")
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("pictures need matplotlib: pip install idiolect[plot]") from error
+    if Path(path).suffix.lower() not in (endings := [f".{each}" for each in FORMATS]):
+        raise InputError(f"cannot draw to {str(path)!r}; the name must end in {', '.join(endings)}")
     clients, classes = len(federation), federation.classes or 0
     width = float(np.clip(1.8 + 0.32 * clients, 6.4, 15))
     heights = (1.1, float(np.clip(0.3 * classes, 1.5, 9)) if classes else 0.01)
-    with rc_context({"svg.hashsalt": "idiolect", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+    with matplotlib_settings(_STYLE):
+        from matplotlib.figure import Figure
+
         figure = Figure(figsize=(width, sum(heights) + 1.3), layout="constrained")
         panels = figure.subplots(
             2 if classes else 1, 1, sharex=True, squeeze=False, height_ratios=heights[: 1 + bool(classes)]
@@ -86,14 +85,20 @@ def draw_partition(federation: Federation, path: str | Path) -> None:
             _draw_labels(panels[1, 0], federation, width, heights[1])
         _label_clients(panels[-1, 0], federation)
         figure.suptitle(f"{federation.name}, {clients} clients, {federation.partition}", fontsize=10)
-        metadata = {"Date": None} if Path(path).suffix.lower() == ".svg" else None
-        figure.savefig(path, dpi=150, metadata=metadata)
+        save_figure(figure, Path(path), dpi=150)
+
+
+def draw_label_shares(axes: Axes, counts: np.ndarray, names: Sequence[str]) -> None:
+    """A heat map of the classes that some clients hold, from their counts [clients, classes]."""
+    shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
+    draw_heatmap(axes, 100 * shares, "% of samples", names, range(counts.shape[1]), 0, 100, "Blues")
+    axes.set_xlabel("class")
 
 
 def _draw_sizes(axes: Axes, federation: Federation) -> None:
     sizes = np.array([len(client.indices) for client in federation.clients])
-    for held, colour, meaning in ((federation.seen, _SEEN, "seen"), (sorted(federation.unseen), _UNSEEN, "unseen")):
-        axes.bar(held, sizes[list(held)], color=colour, width=0.7, label=f"{meaning} clients")
+    for clients, colour, meaning in ((federation.seen, _SEEN, "seen"), (sorted(federation.unseen), _UNSEEN, "unseen")):
+        axes.bar(clients, sizes[list(clients)], color=colour, width=0.7, label=f"{meaning} clients")
     if federation.unseen:
         axes.legend(loc="lower right", bbox_to_anchor=(1, 0.95), ncols=2, frameon=False)
     axes.set_ylabel("samples")

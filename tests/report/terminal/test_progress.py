@@ -6,7 +6,7 @@ import math
 import pytest
 from rich.console import Console
 
-from idiolect.report.terminal import Live, Plain, reporter
+from idiolect.report.terminal.progress import Live, Plain, reporter
 from idiolect.runs.progress import Meter, Reporter, clock
 from idiolect.runs.round_loop import Progress
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..analysis import cka_matrix, unit_distances
-from ..core import tree
-from ..core.tree import Slots, Tree
-from ..runs.result import Result
-from ..task.task import Task
-from .pictures import WIDTH, Picture, heat, painted
-from .runs import Study
+from ...analysis import cka_matrix, unit_distances
+from ...core import tree
+from ...core.tree import Slots, Tree
+from ...runs.result import Result
+from ...task.task import Task
+from ..study import Study
+from .picture import WIDTH, Picture, draw_heatmap, make_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +28,7 @@ FEW_MODELS = 10
 SAMPLES = 240
 
 
-def pictures(study: Study) -> list[Picture]:
+def model_pictures(study: Study) -> list[Picture]:
     """Two heat maps, methods against units; none where the models cannot be had."""
     distances: dict[str, dict[str, float]] = {}
     likeness: dict[str, dict[str, float]] = {}
@@ -38,8 +38,8 @@ def pictures(study: Study) -> list[Picture]:
                 distances[method] = mean_distances(result)
                 likeness[method] = mean_likeness(result)
     seed = study.seeds[0]
-    found = [
-        _unit_picture(
+    pictures = [
+        _make_unit_picture(
             "distance",
             "How far personal models are from the global one",
             "Length of the difference of a client's parameters from the server's, relative to the server's, at the"
@@ -48,7 +48,7 @@ def pictures(study: Study) -> list[Picture]:
             "relative distance",
             distances,
         ),
-        _unit_picture(
+        _make_unit_picture(
             "cka",
             "How alike personal models see the same samples",
             f"Linear CKA of each unit's outputs on {SAMPLES} training samples of several clients, mean over pairs of"
@@ -58,37 +58,39 @@ def pictures(study: Study) -> list[Picture]:
             high=1.0,
         ),
     ]
-    return [each for each in found if each is not None]
+    return [picture for picture in pictures if picture is not None]
 
 
-def _unit_picture(
-    name: str, title: str, caption: str, label: str, held: dict[str, dict[str, float]], high: float | None = None
+def _make_unit_picture(
+    name: str, title: str, caption: str, label: str, by_method: dict[str, dict[str, float]], high: float | None = None
 ) -> Picture | None:
-    units = list(dict.fromkeys(unit for each in held.values() for unit in each))
+    units = list(dict.fromkeys(unit for each in by_method.values() for unit in each))
     if not units:
         return None
-    values = [[each.get(unit, np.nan) for unit in units] for each in held.values()]
+    values = [[each.get(unit, np.nan) for unit in units] for each in by_method.values()]
     top = float(np.nanmax(np.where(np.isfinite(values), values, np.nan))) if high is None else high
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
         written = (lambda value: f"{value:.2f}") if len(units) <= 8 else None
-        heat(axes, values, label, list(held), units, 0, top or 1.0, written=written)
+        draw_heatmap(axes, values, label, list(by_method), units, 0, top or 1.0, written=written)
         axes.set_xlabel("unit, first to last")
         if len(units) > 8:
             axes.tick_params(axis="x", rotation=90)
 
-    return painted(f"models-{name}", title, caption, paint, (WIDTH, 1.2 + 0.27 * len(held)))
+    return make_picture(f"models-{name}", title, caption, paint, (WIDTH, 1.2 + 0.27 * len(by_method)))
 
 
 # -- what is compared -----------------------------------------------------------------------------------
 
 
-def chosen(result: Result, most: int) -> list[int]:
+def choose_clients(result: Result, most: int) -> list[int]:
     """Seen clients with the first network, evenly spread if there are many."""
     plan = result.plan
     same = [
-        index for index in plan.data.seen if not plan.models or plan.models[index] == plan.models[plan.data.seen[0]]
+        index
+        for index in plan.data.seen
+        if not plan.networks or plan.networks[index] == plan.networks[plan.data.seen[0]]
     ]
     return [same[int(place)] for place in np.linspace(0, len(same) - 1, min(most, len(same))).round()]
 
@@ -100,24 +102,24 @@ def units_of(task: Task) -> dict[str, Sequence[str]]:
 
 def mean_distances(result: Result) -> dict[str, float]:
     """Of every unit, the mean relative distance of personal models from the global one."""
-    clients = chosen(result, MANY_MODELS)
+    clients = choose_clients(result, MANY_MODELS)
     task = result.plan.context(clients[0], 0).task
     models = [view["params"] for client in clients if "params" in (view := result.view(client))]
     if not models:
         return {}
     reference = global_model(result, task, models)
-    found = [unit_distances(model, reference, units_of(task)) for model in models]
-    units = [unit for unit in units_of(task) if any(unit in each for each in found)]
-    return {unit: float(np.mean([each[unit] for each in found if unit in each])) for unit in units}
+    distances = [unit_distances(model, reference, units_of(task)) for model in models]
+    units = [unit for unit in units_of(task) if any(unit in each for each in distances)]
+    return {unit: float(np.mean([each[unit] for each in distances if unit in each])) for unit in units}
 
 
 def global_model(result: Result, task: Task, models: Sequence[Tree]) -> Tree:
     """The server's parameters at the selected round; the mean of the personal ones if they never moved."""
-    held = result.store.server(result.store.fact("selected")).get("params", {})
+    params = result.store.server(result.store.fact("selected")).get("params", {})
     initial = task.initial["params"]
-    moved = any(name in initial and not torch.equal(leaf, initial[name]) for name, leaf in held.items())
+    moved = any(name in initial and not torch.equal(leaf, initial[name]) for name, leaf in params.items())
     alike = [model for model in models if _shapes(model) == _shapes(models[0])]
-    return held if moved else tree.map(lambda leaf: leaf.mean(0), tree.stack(alike))
+    return params if moved else tree.map(lambda leaf: leaf.mean(0), tree.stack(alike))
 
 
 def _shapes(model: Tree) -> dict[str, torch.Size]:
@@ -126,7 +128,7 @@ def _shapes(model: Tree) -> dict[str, torch.Size]:
 
 def mean_likeness(result: Result) -> dict[str, float]:
     """Of every unit, the mean CKA over pairs of clients."""
-    clients = chosen(result, FEW_MODELS)
+    clients = choose_clients(result, FEW_MODELS)
     if len(clients) < 2:
         return {}
     plan = result.plan
@@ -134,8 +136,8 @@ def mean_likeness(result: Result) -> dict[str, float]:
     x = torch.cat([plan.split(client, "train")[0][:each] for client in clients])
     features = [unit_outputs(result, client, x) for client in clients]
     above = torch.triu(torch.ones(len(clients), len(clients)), diagonal=1) > 0
-    shared = [unit for unit in features[0] if all(unit in held for held in features)]
-    return {unit: float(cka_matrix([held[unit] for held in features])[above].mean()) for unit in shared}
+    shared = [unit for unit in features[0] if all(unit in outputs for outputs in features)]
+    return {unit: float(cka_matrix([outputs[unit] for outputs in features])[above].mean()) for unit in shared}
 
 
 @torch.no_grad()
@@ -145,16 +147,16 @@ def unit_outputs(result: Result, client: int, x: Tensor) -> dict[str, Tensor]:
     ctx = plan.context(client, plan.rounds - 1, newcomer=False)
     view: Slots = result.view(client)
     parts: dict[str, list[Tensor]] = {}
-    for batch in torch.split(x, plan.method.eval_batch or len(x)):
-        with tapped(ctx.task) as outputs:
+    for batch in torch.split(x, plan.method.needs.eval_batch or len(x)):
+        with record_outputs(ctx.task) as outputs:
             plan.method.predict(ctx, view, batch)
-        for unit, held in outputs.items():
-            parts.setdefault(unit, []).append(held.flatten(1))
-    return {unit: torch.cat(held) for unit, held in parts.items() if sum(map(len, held)) == len(x)}
+        for unit, output in outputs.items():
+            parts.setdefault(unit, []).append(output.flatten(1))
+    return {unit: torch.cat(batches) for unit, batches in parts.items() if sum(map(len, batches)) == len(x)}
 
 
 @contextmanager
-def tapped(task: Task) -> Iterator[dict[str, Tensor]]:
+def record_outputs(task: Task) -> Iterator[dict[str, Tensor]]:
     """Collect what the units give in a forward pass; of several passes, the last."""
     outputs: dict[str, Tensor] = {}
 

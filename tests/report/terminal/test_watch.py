@@ -10,8 +10,8 @@ from rich.console import Console
 
 import idiolect
 from idiolect.core.errors import InputError, RunFolderError
-from idiolect.core.tables import shower
-from idiolect.report import watch
+from idiolect.core.tables import formatter
+from idiolect.report.terminal import watch
 from idiolect.runs.store import Store
 
 QUICK = {"clients": 3, "rounds": 4, "model": "linear", "engine": "loop"}
@@ -159,7 +159,7 @@ def test_what_cannot_be_watched_gets_a_sentence(tmp_path):
 
 
 def test_a_chart_rises_from_left_to_right():
-    lines = [str(line) for line in watch.chart({1: 0.0, 2: 0.5, 3: 1.0}, 20, 4, shower("loss"))]
+    lines = [str(line) for line in watch.chart({1: 0.0, 2: 0.5, 3: 1.0}, 20, 4, formatter("loss"))]
     assert len(lines) == 5
     assert lines[0].startswith("1┤")
     assert lines[3].startswith("0┤")

@@ -4,16 +4,16 @@ per client."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from ..comparison.folder import slug
-from .pictures import HEIGHT, INK, WIDTH, Picture, colour, heat, painted, rounds_axis
-from .runs import Run, Study
+from ...comparison.folder import slug
+from ..study import Run, Study
+from .picture import HEIGHT, INK, WIDTH, Picture, colour, draw_heatmap, label_rounds, make_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ NAMES = {
     "own_accuracy": ("Accuracy that weighs a client's own head", "A", "1 keeps the own head, 0 takes the global one."),
     "global_share": ("Weight of the global model", "mean weight", "1 takes the global model, 0 keeps the own one."),
     "on": ("Share of weights that are on", "share", ""),
-    "rate": ("Rate of every unit", "multiple of the run's", "Mean over clients."),
+    "rate": ("Learning rate of every unit", "multiple of the run's", "Mean over clients."),
     "sent": ("Share of every unit that is sent", "share of coordinates", "Mean over clients."),
     "pi": ("Mixture weights", "weight", "Mean over clients."),
 }  # fmt: skip
@@ -35,7 +35,7 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Records:
     """What one run recorded; names of the form what/unit belong together."""
 
     study: Study
@@ -57,78 +57,79 @@ class Recorded:
 
     def by_client(self, name: str) -> np.ndarray:
         """The values of one name, [clients, rounds]; NaN where there is none."""
-        held = self.run.records.filter(metric=name)
-        clients = sorted(held["client"].unique())
+        rows = self.run.records.filter(metric=name)
+        clients = sorted(rows["client"].unique())
         values = np.full((len(clients), len(self.rounds)), np.nan)
-        for round, client, value in held.select("round", "client", "value").iter_rows():
+        for round, client, value in rows.select("round", "client", "value").iter_rows():
             values[clients.index(client), self.rounds.index(round)] = value
         return values
 
     def by_unit(self, what: str) -> np.ndarray:
         """The mean over clients of what/unit, [units, rounds]."""
         means = self.run.records.group_by("metric", "round").agg(pl.col("value").mean())
-        found = {(name, round): value for name, round, value in means.iter_rows()}
-        return np.array([[found.get((f"{what}/{u}", r), np.nan) for r in self.rounds] for u in self.units(what)])
+        values = {(name, round): value for name, round, value in means.iter_rows()}
+        return np.array([[values.get((f"{what}/{u}", r), np.nan) for r in self.rounds] for u in self.units(what)])
 
     def picture(
         self, name: str, title: str, caption: str, paint: Callable[[Figure], None], height: float = HEIGHT
     ) -> Picture:
         """A picture of this run."""
         caption = f"{caption} Seed {self.run.seed}.".strip()
-        return painted(f"{slug(self.run.method)}-{slug(name)}", title, caption, paint, (WIDTH, height))
+        file = f"{slug(self.run.method)}-{slug(name)}"
+        return replace(make_picture(file, title, caption, paint, (WIDTH, height)), method=self.run.method)
 
 
-def plain(held: Recorded, names: Sequence[str]) -> list[Picture]:
+def record_pictures(records: Records, names: Sequence[str]) -> list[Picture]:
     """Records as they are: a heat map of units, or lines of clients or of the server."""
-    found = []
+    pictures = []
     for what in dict.fromkeys(name.partition("/")[0] for name in names):
         title, label, reading = NAMES.get(what, (what.replace("_", " ").capitalize(), what.replace("_", " "), ""))
-        if held.units(what):
-            found.append(unit_map(held, what, title, label, reading))
+        if records.units(what):
+            pictures.append(unit_map(records, what, title, label, reading))
         else:
-            found.append(client_lines(held, what, title, label, reading))
-    return found
+            pictures.append(client_lines(records, what, title, label, reading))
+    return pictures
 
 
-def unit_map(held: Recorded, what: str, title: str, label: str, reading: str) -> Picture:
+def unit_map(records: Records, what: str, title: str, label: str, reading: str) -> Picture:
     """Units against rounds."""
-    units = held.units(what)
+    units = records.units(what)
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        heat(axes, held.by_unit(what), label, units, held.rounds)
+        draw_heatmap(axes, records.by_unit(what), label, units, records.rounds)
         axes.set_xlabel("round")
 
-    return held.picture(what, title, reading, paint, map_height(units))
+    return records.picture(what, title, reading, paint, heatmap_height(units))
 
 
-def map_height(units: Sequence[str]) -> float:
+def heatmap_height(units: Sequence[str]) -> float:
     """The height of a heat map of units."""
     return max(2.1, 1.3 + min(0.25 * len(units), 6))
 
 
-def client_lines(held: Recorded, name: str, title: str, label: str, reading: str) -> Picture:
+def client_lines(records: Records, name: str, title: str, label: str, reading: str) -> Picture:
     """A line per client; of many clients the median and the middle half."""
-    values = held.by_client(name)
+    values = records.by_client(name)
     many = len(values) > MANY_LINES
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
         if many:
-            band(axes, held.rounds, *np.nanpercentile(values, (25, 50, 75), axis=0))
+            draw_band(axes, records.rounds, *np.nanpercentile(values, (25, 50, 75), axis=0))
         else:
             for line in values:
-                axes.plot(held.rounds, line, color=colour(0), alpha=0.35 if len(values) > 1 else 1, linewidth=1)
+                axes.plot(records.rounds, line, color=colour(0), alpha=0.35 if len(values) > 1 else 1, linewidth=1)
             if len(values) > 1:
-                axes.plot(held.rounds, np.nanmedian(values, axis=0), color=INK, linewidth=2)
+                axes.plot(records.rounds, np.nanmedian(values, axis=0), color=INK, linewidth=2)
         axes.set_ylabel(label)
-        rounds_axis(axes)
+        label_rounds(axes)
 
     kind = "The median over clients and the middle half." if many else "A line per client; the bold one is the median."
-    return held.picture(name, title, f"{kind if len(values) > 1 else ''} {reading}".strip(), paint)
+    return records.picture(name, title, f"{kind if len(values) > 1 else ''} {reading}".strip(), paint)
 
 
-def band(
+def draw_band(
     axes: Axes,
     rounds: Sequence[int],
     low: np.ndarray,

@@ -1,4 +1,4 @@
-"""Reading: from folders to a study. Whatever cannot be read, or does not belong together, is named."""
+"""From folders of runs to a study. Whatever cannot be read, or does not belong together, is named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..comparison.leaderboard import Comparison, rank
 from ..core.errors import InputError, RunFolderError
 from ..runs.result import SCHEMA_VERSION
 from ..runs.settings import Config, read_config
-from .runs import Run, Study, settings_of
+from .study import Run, Study, settings_of
 
 NEEDED = {
     **dict.fromkeys(("seed", "rounds", "rounds_done"), int),
@@ -37,45 +37,45 @@ def read_study(folders: Sequence[str | Path], baseline: str | None = None) -> St
     notes: list[str] = []
     runs = []
     for place in dict.fromkeys(places):
-        if (found := read_run(place)) is not None:
-            runs.append(found)
+        if (run := read_run(place)) is not None:
+            runs.append(run)
         else:
             notes.append(f"{place} is left out: the run is not complete. Continue it with: idiolect resume {place}.")
     if not runs:
         raise RunFolderError(f"none of the runs is complete, so there is nothing to report. {notes[0]}")
     specs = [read_spec(path) for folder in folders for path in sorted(Path(folder).rglob(SPEC))]
-    check_together(runs, joined(specs, "rates"))
+    check_together(runs, merge_by_method(specs, "rates"))
     by_method: dict[str, dict[int, Run]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         by_method.setdefault(run.method, {})[run.seed] = run
-    common = sorted(set.intersection(*(set(held) for held in by_method.values())))
+    common = sorted(set.intersection(*(set(by_seed) for by_seed in by_method.values())))
     if not common:
         raise RunFolderError(
             "there is no seed that all methods have, so they cannot be compared: "
-            + "; ".join(f"{method} has {_listing(held)}" for method, held in by_method.items())
+            + "; ".join(f"{method} has {_listing(by_seed)}" for method, by_seed in by_method.items())
         )
-    for method, held in by_method.items():
-        if extra := [seed for seed in held if seed not in common]:
+    for method, by_seed in by_method.items():
+        if extra := [seed for seed in by_seed if seed not in common]:
             notes.append(f"{method}: {_listing(extra)} left out, since not every method has it.")
-    kept = {method: {seed: held[seed] for seed in common} for method, held in by_method.items()}
+    kept = {method: {seed: by_seed[seed] for seed in common} for method, by_seed in by_method.items()}
     against = baseline or next((each["baseline"] for each in specs if each.get("baseline") in kept), None)
     against = against if against in kept else resolve_baseline(against, list(kept))
-    return Study(standings(kept, against, specs, folders), kept, notes)
+    return Study(make_comparison(kept, against, specs, folders), kept, notes)
 
 
-def joined(specs: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+def merge_by_method(specs: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
     """What comparisons say of single methods under one name."""
-    return {method: each for held in specs for method, each in held.get(name, {}).items()}
+    return {method: each for spec in specs for method, each in spec.get(name, {}).items()}
 
 
 def find_runs(folder: Path) -> list[Path]:
     """The folders of runs in a folder, or the folder itself."""
     if not folder.is_dir():
         raise RunFolderError(f"there is no folder {folder}; give the folders of runs or of comparisons")
-    found = sorted(path.parent for path in folder.rglob("config.yaml"))
-    if not found:
+    places = sorted(path.parent for path in folder.rglob("config.yaml"))
+    if not places:
         raise RunFolderError(f"{folder} holds no runs: there is no config.yaml in it; start one with: idiolect run")
-    return found
+    return places
 
 
 def read_run(folder: Path) -> Run | None:
@@ -135,7 +135,7 @@ def check_together(runs: Sequence[Run], rates: Mapping[str, float]) -> None:
             raise RunFolderError(f"these runs do not belong into one table ({text}); report them apart")
 
 
-def standings(
+def make_comparison(
     runs: Mapping[str, Mapping[int, Run]],
     baseline: str,
     specs: Sequence[Mapping[str, Any]],
@@ -144,36 +144,36 @@ def standings(
     """The leaderboard of complete runs."""
     seeds = list(runs[baseline])
     first = runs[baseline][seeds[0]]
-    written = _written(folders[0]) if len(folders) == 1 else {}
+    written = _read_protocol(folders[0]) if len(folders) == 1 else {}
     model = written.get("model") or first.config.get("model") or "chosen by the data"
     grounds = {}
     for seed in seeds:
-        held = runs[baseline][seed].summary
+        summary = runs[baseline][seed].summary
         grounds[seed] = Ground(
-            data_hash=held["data_hash"],
-            partition_hash=held["partition"]["hash"],
-            partition=held["partition"]["name"],
-            data=held["data"],
-            clients=held["partition"]["clients"],
+            data_hash=summary["data_hash"],
+            partition_hash=summary["partition"]["hash"],
+            partition=summary["partition"]["name"],
+            data=summary["data"],
+            clients=summary["partition"]["clients"],
             model=model,
             budget=runs["fedavg"][seed].summary["steps"] if "fedavg" in runs else written.get("fedavg_steps", 0),
         )
-    summaries = {method: {seed: run.summary for seed, run in held.items()} for method, held in runs.items()}
-    rates = joined(specs, "rates")
+    summaries = {method: {seed: run.summary for seed, run in by_seed.items()} for method, by_seed in runs.items()}
+    rates = merge_by_method(specs, "rates")
     own = {"lr": specs[0].get("lr", Config.lr), "rates": rates} if rates else {}
     return Comparison(
         protocol(settings_of(first.config), seeds, baseline, grounds, first.summary) | own,
         rank(summaries, baseline, {seed: ground.budget for seed, ground in grounds.items()}),
         tuple(
             {"method": run.method, "seed": run.seed, "folder": str(run.folder), "summary": dict(run.summary)}
-            for held in runs.values()
-            for run in held.values()
+            for by_seed in runs.values()
+            for run in by_seed.values()
         ),
-        joined(specs, "skipped"),
+        merge_by_method(specs, "skipped"),
     )
 
 
-def _written(folder: str | Path) -> dict[str, Any]:
+def _read_protocol(folder: str | Path) -> dict[str, Any]:
     """The protocol of a comparison that is complete, for what single runs do not know."""
     try:
         return dict(json.loads((Path(folder) / "comparison.json").read_text(encoding="utf-8"))["protocol"])

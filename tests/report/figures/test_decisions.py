@@ -3,22 +3,22 @@
 import numpy as np
 import pytest
 
-from idiolect.report import models, why
-from idiolect.report.recorded import Recorded
+from idiolect.report.figures import decisions, models
+from idiolect.report.figures.records import Records, record_pictures
 
 
 def names(study, method):
-    return [picture.name.partition("-")[2] for picture in why.own(study, method)]
+    return [picture.name.partition("-")[2] for picture in decisions.decision_pictures(study, method)]
 
 
 def test_a_method_that_records_nothing_has_no_panel(study):
-    assert why.own(study, "fedavg") == []
+    assert decisions.decision_pictures(study, "fedavg") == []
 
 
 def test_conflicts_are_shown_unit_by_round(study):
     method = next(each for each in study.methods if each.startswith("fedlag"))
-    assert [picture.title for picture in why.own(study, method)] == ["Conflicts and personal units"]
-    held = Recorded(study, study.first(method))
+    assert [picture.title for picture in decisions.decision_pictures(study, method)] == ["Conflicts and personal units"]
+    held = Records(study, study.first(method))
     server = study.first(method).records
     assert held.units("conflicts") == ["fc1", "fc2"]
     for row, unit in enumerate(held.units("conflicts")):
@@ -29,7 +29,7 @@ def test_conflicts_are_shown_unit_by_round(study):
 
 def test_ratios_have_a_line_per_client(study):
     assert names(study, "lgmix") == ["lambda", "lambda_newest"]
-    held = Recorded(study, study.first("lgmix"))
+    held = Records(study, study.first("lgmix"))
     lines = held.by_client("lambda")
     assert lines.shape == (len(study.federation.seen), len(held.rounds))
     assert np.all((lines > 0) & (lines < 1))
@@ -37,7 +37,7 @@ def test_ratios_have_a_line_per_client(study):
 
 def test_rates_and_shares_are_means_over_clients(study):
     method = next(each for each in study.methods if each.startswith("flayer"))
-    held = Recorded(study, study.first(method))
+    held = Records(study, study.first(method))
     assert {"rate", "sent", "own_accuracy"} <= {each.rpartition("-")[2] for each in names(study, method)}
     rates = study.first(method).records.filter(metric="rate/fc2", round=1)["value"]
     assert held.by_unit("rate")[1, 0] == pytest.approx(rates.mean())
@@ -45,24 +45,24 @@ def test_rates_and_shares_are_means_over_clients(study):
 
 def test_gates_have_densities_a_histogram_and_a_tree(study):
     assert names(study, "pfedgate") == ["density", "gates", "tree"]
-    held = Recorded(study, study.first("pfedgate"))
-    vectors, counts = why.gate_vectors(held)
+    held = Records(study, study.first("pfedgate"))
+    vectors, counts = decisions.gate_vectors(held)
     assert set(vectors) == set(study.federation.seen)
     assert counts.shape == (len(study.federation), 10)
 
 
 def test_the_partition_of_units_is_read_from_the_state(study):
     assert names(study, "fedfac") == ["stable", "course", "communality"]
-    held = Recorded(study, study.first("fedfac"))
-    nu, shared = why.communalities(held)["fc1"]
+    held = Records(study, study.first("fedfac"))
+    nu, shared = decisions.communalities(held)["fc1"]
     assert nu[shared].min() >= nu[~shared].max()
     recorded = study.first("fedfac").records.filter(metric="shared_units/fc1")["value"].to_list()
     assert shared.sum() in recorded
 
 
 def test_unknown_records_are_drawn_as_they_are(study):
-    held = Recorded(study, study.first("lgmix"))
-    pictures = why.plain(held, ["lambda_newest", "brand_new"])
+    held = Records(study, study.first("lgmix"))
+    pictures = record_pictures(held, ["lambda_newest", "brand_new"])
     assert pictures[1].title == "Brand new"
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..core.tree import Slots
-from . import models
-from .pictures import INK, Picture, colour, heat, legend, rounds_axis
-from .recorded import Recorded, band, map_height, plain
-from .runs import Study
+from ...core.tree import Slots
+from ..study import Study
+from .partition import draw_label_shares
+from .picture import INK, Picture, add_legend, colour, draw_heatmap, label_rounds
+from .records import Records, draw_band, heatmap_height, record_pictures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,92 +22,93 @@ MANY_LEAVES = 60
 GATES = "pfedgate.tally"
 
 
-def common(study: Study) -> list[Picture]:
-    """What can be said of the models of any method."""
-    return models.pictures(study)
-
-
-def own(study: Study, method: str) -> list[Picture]:
+def decision_pictures(study: Study, method: str) -> list[Picture]:
     """What one method decided."""
-    held = Recorded(study, study.first(method))
-    found: list[Picture] = []
+    records = Records(study, study.first(method))
+    pictures: list[Picture] = []
     drawn: set[str] = set()
     for names, panel in PANELS:
-        parts = {each: [n for n in held.names if n == each or n.startswith((f"{each}/", f"{each} "))] for each in names}
+        parts = {
+            each: [n for n in records.names if n == each or n.startswith((f"{each}/", f"{each} "))] for each in names
+        }
         if all(parts.values()):
-            found += panel(held)
+            pictures += panel(records)
             drawn |= {name for part in parts.values() for name in part}
-    return found + plain(held, [name for name in held.names if name not in drawn])
+    return pictures + record_pictures(records, [name for name in records.names if name not in drawn])
 
 
 # -- conflicts between clients, unit by unit ------------------------------------------------------------
 
 
-def conflicts(held: Recorded) -> list[Picture]:
+def conflicts(records: Records) -> list[Picture]:
     """A heat map of conflict scores, and which units became personal."""
-    units, personal = held.units("conflicts"), held.by_unit("personal")
+    units, personal = records.units("conflicts"), records.by_unit("personal")
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        heat(axes, held.by_unit("conflicts"), "pairs in conflict", units, held.rounds, 0)
+        draw_heatmap(axes, records.by_unit("conflicts"), "pairs in conflict", units, records.rounds, 0)
         row, column = np.nonzero(personal > 0)
         axes.scatter(column + 0.5, row + 0.5, s=26, facecolor="#fefefe", edgecolor="#111112", linewidths=0.8)
         axes.set_xlabel("round")
 
     text = "Pairs of clients whose updates of a unit point apart; a white dot: the unit is personal after that round."
-    return [held.picture("conflicts", "Conflicts and personal units", text, paint, map_height(units))]
+    return [records.picture("conflicts", "Conflicts and personal units", text, paint, heatmap_height(units))]
 
 
 # -- gates ------------------------------------------------------------------------------------------------
 
 
-def gates(held: Recorded) -> list[Picture]:
+def gates(records: Records) -> list[Picture]:
     """The density that was achieved, the gates over rounds, and clients by their gates."""
-    names = [name for name in held.names if name.startswith("gate ")]
-    found = [densities(held), gate_histogram(held, names), gate_tree(held)]
-    return [each for each in found if each is not None]
+    names = [name for name in records.names if name.startswith("gate ")]
+    pictures = [densities(records), gate_histogram(records, names), gate_tree(records)]
+    return [picture for picture in pictures if picture is not None]
 
 
-def densities(held: Recorded) -> Picture:
+def densities(records: Records) -> Picture:
     """Which share of the model was active and was sent."""
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
         for place, (name, label) in enumerate((("density", "active in a batch"), ("sent", "sent"))):
-            values = held.by_client(name)
-            band(axes, held.rounds, np.nanmin(values, 0), np.nanmedian(values, 0), np.nanmax(values, 0), place, label)
+            values = records.by_client(name)
+            draw_band(
+                axes, records.rounds, np.nanmin(values, 0), np.nanmedian(values, 0), np.nanmax(values, 0), place, label
+            )
         axes.set_ylabel("share of the parameters")
         axes.set_ylim(0, 1.03)
-        rounds_axis(axes)
-        legend(figure, axes)
+        label_rounds(axes)
+        add_legend(figure, axes)
 
-    return held.picture("density", "Achieved density", "Median over clients; the band spans all of them.", paint)
+    return records.picture("density", "Achieved density", "Median over clients; the band spans all of them.", paint)
 
 
-def gate_histogram(held: Recorded, names: Sequence[str]) -> Picture:
+def gate_histogram(records: Records, names: Sequence[str]) -> Picture:
     """How the mean gates of layers and clients are distributed, round by round."""
-    values = np.stack([held.by_client(name) for name in names])
+    values = np.stack([records.by_client(name) for name in names])
     finite = values[np.isfinite(values)]
     bins = np.linspace(finite.min(), max(finite.max(), finite.min() + 1e-6), 21)
-    counts = [np.histogram(values[..., at], bins)[0] for at in range(len(held.rounds))]
+    counts = [np.histogram(values[..., at], bins)[0] for at in range(len(records.rounds))]
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        edges = np.arange(len(held.rounds) + 1) - 0.5
+        edges = np.arange(len(records.rounds) + 1) - 0.5
         mesh = axes.pcolormesh(edges, bins, np.array(counts).T, cmap="Blues")
         axes.grid(False)
-        every = max(1, -(-len(held.rounds) // 15))
-        axes.set_xticks(range(0, len(held.rounds), every), [str(round) for round in held.rounds[::every]])
+        every = max(1, -(-len(records.rounds) // 15))
+        axes.set_xticks(range(0, len(records.rounds), every), [str(round) for round in records.rounds[::every]])
         axes.figure.colorbar(mesh, ax=axes, label="gates", pad=0.02)
         axes.set_ylabel("mean gate")
         axes.set_xlabel("round")
 
-    return held.picture("gates", "Gates over rounds", "Histogram of the mean gate of each layer of each client.", paint)
+    return records.picture(
+        "gates", "Gates over rounds", "Histogram of the mean gate of each layer of each client.", paint
+    )
 
 
-def gate_tree(held: Recorded) -> Picture | None:
+def gate_tree(records: Records) -> Picture | None:
     """Clients joined by how alike their gates are, beside the labels they hold."""
-    vectors, counts = gate_vectors(held)
+    vectors, counts = gate_vectors(records)
     if not 3 <= len(vectors) <= MANY_LEAVES or counts is None:
         return None
     clients = list(vectors)
@@ -122,27 +123,25 @@ def gate_tree(held: Recorded) -> Picture | None:
         left.set_xlabel("distance of gates")
         left.spines["left"].set_visible(False)
         order = [clients[leaf] for leaf in drawn["leaves"] or ()]
-        shares = counts[order] / np.maximum(1, counts[order].sum(1, keepdims=True))
-        names = [held.study.federation.clients[c].name for c in order] if held.study.federation else []
-        heat(right, 100 * shares, "% of samples", names, range(counts.shape[1]), 0, 100, "Blues")
+        names = [records.study.federation.clients[c].name for c in order] if records.study.federation else []
+        draw_label_shares(right, counts[order], names)
         right.invert_yaxis()
-        right.set_xlabel("class")
 
     text = "Average linkage of the clients' mean gates at the selected round, and the labels they hold."
-    return held.picture("tree", "Clients by their gates", text, paint, 1.2 + 0.17 * len(clients))
+    return records.picture("tree", "Clients by their gates", text, paint, 1.2 + 0.17 * len(clients))
 
 
-def gate_vectors(held: Recorded) -> tuple[dict[int, np.ndarray], np.ndarray | None]:
+def gate_vectors(records: Records) -> tuple[dict[int, np.ndarray], np.ndarray | None]:
     """The mean gates of the clients at the selected round, and how many samples of each class they hold."""
-    with held.study.result(held.run.method) as result:
-        data = held.study.federation
+    with records.study.result(records.run.method) as result:
+        data = records.study.federation
         if result is None or data is None or not data.classes:
             return {}, None
         states = result.store.clients(data.seen, result.store.fact("selected"))
-    found = {i: gate_means(state) for i, state in states.items() if state is not None and GATES in state}
-    lengths = [len(each) for each in found.values()]
+    vectors = {i: gate_means(state) for i, state in states.items() if state is not None and GATES in state}
+    lengths = [len(vector) for vector in vectors.values()]
     usual = max(set(lengths), key=lengths.count) if lengths else 0
-    return {i: each for i, each in found.items() if len(each) == usual}, data.label_counts().numpy()
+    return {i: vector for i, vector in vectors.items() if len(vector) == usual}, data.label_counts().numpy()
 
 
 def gate_means(state: Slots) -> np.ndarray:
@@ -153,48 +152,50 @@ def gate_means(state: Slots) -> np.ndarray:
 # -- shared and personal units of a layer -----------------------------------------------------------------
 
 
-def split_units(held: Recorded) -> list[Picture]:
+def split_units(records: Records) -> list[Picture]:
     """How stable the partition is, and the communalities that decide it."""
-    layers = held.units("stable_units")
+    layers = records.units("stable_units")
 
     def stability(figure: Figure) -> None:
         axes = figure.subplots()
-        for place, (layer, line) in enumerate(zip(layers, held.by_unit("stable_units"), strict=True)):
-            axes.plot(held.rounds, 100 * line, color=colour(place), label=layer)
+        for place, (layer, line) in enumerate(zip(layers, records.by_unit("stable_units"), strict=True)):
+            axes.plot(records.rounds, 100 * line, color=colour(place), label=layer)
         axes.set_ylabel("units that stay on their side (%)")
         axes.set_ylim(0, 103)
-        rounds_axis(axes)
-        legend(figure, axes)
+        label_rounds(axes)
+        add_legend(figure, axes)
 
     def course(figure: Figure) -> None:
         axes = figure.subplots()
-        parts = (held.by_unit(f"communality_{what}") for what in ("min", "mean", "max"))
+        parts = (records.by_unit(f"communality_{what}") for what in ("min", "mean", "max"))
         for place, (layer, low, mean, high) in enumerate(zip(layers, *parts, strict=True)):
-            band(axes, held.rounds, low, mean, high, place, layer)
+            draw_band(axes, records.rounds, low, mean, high, place, layer)
         axes.set_ylabel("communality ν")
-        rounds_axis(axes)
-        legend(figure, axes)
+        label_rounds(axes)
+        add_legend(figure, axes)
 
     text = "Share of a layer's units that are shared, or personal, as they were after the round before."
-    found = [
-        held.picture("stable", "Stable units", text, stability),
-        held.picture("course", "Communalities over rounds", "Mean over a layer's units; the band spans them.", course),
+    pictures = [
+        records.picture("stable", "Stable units", text, stability),
+        records.picture(
+            "course", "Communalities over rounds", "Mean over a layer's units; the band spans them.", course
+        ),
     ]
-    known = communalities(held)
-    return [*found, partition_of_units(held, known)] if known else found
+    known = communalities(records)
+    return [*pictures, partition_of_units(records, known)] if known else pictures
 
 
-def communalities(held: Recorded) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def communalities(records: Records) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Per layer, the communalities of its units and which are shared, at the selected round."""
-    with held.study.result(held.run.method) as result:
+    with records.study.result(records.run.method) as result:
         if result is None:
             return {}
         server = result.store.server(result.store.fact("selected"))
-    found, shared = server.get("fedfac.communality", {}), server.get("split.shared", {})
-    return {name: (nu.numpy(), shared[name].numpy()) for name, nu in found.items() if name in shared}
+    communality, shared = server.get("fedfac.communality", {}), server.get("split.shared", {})
+    return {name: (nu.numpy(), shared[name].numpy()) for name, nu in communality.items() if name in shared}
 
 
-def partition_of_units(held: Recorded, known: dict[str, tuple[np.ndarray, np.ndarray]]) -> Picture:
+def partition_of_units(records: Records, known: dict[str, tuple[np.ndarray, np.ndarray]]) -> Picture:
     """The units of each layer by communality, shared and personal."""
 
     def paint(figure: Figure) -> None:
@@ -206,13 +207,13 @@ def partition_of_units(held: Recorded, known: dict[str, tuple[np.ndarray, np.nda
                 axes.scatter(here, nu[order][here], s=9, color=colour(place), label=label, linewidths=0)
             axes.set_xlabel(f"units of {layer}")
         panels[0].set_ylabel("communality ν")
-        legend(figure, panels[0])
+        add_legend(figure, panels[0])
 
     text = "Communality of every unit of a layer at the selected round, highest first, and whether it is shared."
-    return held.picture("communality", "Communalities and the partition", text, paint)
+    return records.picture("communality", "Communalities and the partition", text, paint)
 
 
-PANELS: tuple[tuple[tuple[str, ...], Callable[[Recorded], list[Picture]]], ...] = (
+PANELS: tuple[tuple[tuple[str, ...], Callable[[Records], list[Picture]]], ...] = (
     (("conflicts", "personal"), conflicts),
     (("density", "sent", "gate"), gates),
     (("stable_units", "shared_units", "communality_min", "communality_mean", "communality_max"), split_units),

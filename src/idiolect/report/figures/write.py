@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 
-from ..core.errors import OptionError, RunFolderError
-from ..core.files import write_text
-from . import clients, curves, why
-from .pictures import FORMATS, Picture, style
-from .reading import read_study
-from .runs import Study
-from .tables import tables
-
-
-def all_pictures(study: Study, target: float = 0.9) -> Iterator[Picture]:
-    """Every picture of a study; those of one method carry its name."""
-    yield from curves.pictures(study, target)
-    if len(study.methods) > 1:
-        yield from (curves.difference_picture(study), curves.wins_picture(study))
-    yield from clients.pictures(study)
-    yield from why.common(study)
-    for method in study.methods:
-        yield from why.own(study, method)
+from ...core.errors import OptionError, RunFolderError
+from ...core.files import write_text
+from ..folders import read_study
+from ..tables import study_tables
+from .all import make_pictures
+from .picture import FORMATS, style
 
 
 def write_figures(
@@ -53,7 +42,7 @@ def write_figures(
         study = read_study(folders, baseline)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for picture in all_pictures(study, target):
+            for picture in chain.from_iterable(make_pictures(study, target).values()):
                 watch(picture.title)
                 for suffix in formats:
                     path = folder / f"{picture.name}.{suffix}"
@@ -61,7 +50,7 @@ def write_figures(
                     written.append(path)
         except OSError as error:
             raise RunFolderError(f"{folder} cannot be written: {error.strerror}") from error
-        for table in tables(study):
+        for table in study_tables(study):
             for suffix, text in (("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())):
                 written.append(folder / f"{table.name}.{suffix}")
                 write_text(written[-1], text)

@@ -19,12 +19,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..comparison.folder import SPEC, read_spec, slug
-from ..core.errors import InputError, RunFolderError
-from ..core.expressions import split
-from ..core.tables import Show, shower
-from ..runs.progress import clock
-from ..runs.settings import Config, read_config
+from ...comparison.folder import SPEC, read_spec, slug
+from ...core.errors import InputError, RunFolderError
+from ...core.expressions import split
+from ...core.tables import Formatter, formatter, label
+from ...runs.progress import clock
+from ...runs.settings import Config, read_config
 
 Curve = Mapping[int, float]
 """A value by round, counted from 1."""
@@ -103,23 +103,23 @@ class Watched:
 def find(folder: Path) -> list[Watched]:
     """The run in a folder, or all runs of a comparison, whether they have begun or not."""
     if (folder / SPEC).is_file():
-        held = read_spec(folder / SPEC)
-        common = _rounds(held, folder), held.get("metrics")
+        spec = read_spec(folder / SPEC)
+        common = _rounds(spec, folder), spec.get("metrics")
         return [
             Watched(method, folder / slug(method) / f"seed-{seed}", *common)
-            for method in held["methods"]
-            for seed in held["seeds"]
+            for method in spec["methods"]
+            for seed in spec["seeds"]
         ]
     if not (folder / "config.yaml").is_file():
         inside = sorted(path.parent for path in folder.rglob("*.yaml") if path.name in (SPEC, "config.yaml"))
         way = f"watch one of those inside: {inside[0]}" if inside else f"start one with: idiolect run --out {folder}"
         raise RunFolderError(f"{folder} holds no run and no comparison; {way}")
-    held = read_config(folder / "config.yaml")
-    return [Watched(str(held.get("method", Config.method)), folder, _rounds(held, folder), held.get("metrics"))]
+    config = read_config(folder / "config.yaml")
+    return [Watched(str(config.get("method", Config.method)), folder, _rounds(config, folder), config.get("metrics"))]
 
 
-def _rounds(held: Mapping[str, Any], folder: Path) -> int:
-    rounds = held.get("rounds", Config.rounds)
+def _rounds(settings: Mapping[str, Any], folder: Path) -> int:
+    rounds = settings.get("rounds", Config.rounds)
     if not isinstance(rounds, int):
         raise RunFolderError(f"{folder} is damaged: rounds={rounds!r} is no whole number; repair its settings")
     return rounds
@@ -138,12 +138,12 @@ def follow(folder: Path, console: Console, every: float = 2.0, once: bool = Fals
                 if all(each.complete for each in runs):
                     return
                 time.sleep(every)
-                runs = runs if len(runs) == 1 else _found_again(folder, runs)
+                runs = runs if len(runs) == 1 else _find_new(folder, runs)
         except KeyboardInterrupt:
             return
 
 
-def _found_again(folder: Path, runs: Sequence[Watched]) -> list[Watched]:
+def _find_new(folder: Path, runs: Sequence[Watched]) -> list[Watched]:
     """The runs of a comparison, to which methods and seeds may have been added."""
     known = {each.folder: each for each in runs}
     return [known.get(each.folder, each) for each in find(folder)]
@@ -172,8 +172,8 @@ class _Run:
         yield Text(f"{run.method}  round {run.done}/{run.rounds}  {clock(run.seconds)}  {state}", style="bold")
         height = max(3, min(HEIGHT, console.height // 2 - 4))
         for title, curve, show in (
-            (f"validation {metric}{_unit(metric)}", run.score(metric), shower(metric)),
-            ("training loss", run.loss, shower("loss")),
+            (f"validation {label(metric)}", run.score(metric), formatter(metric)),
+            ("training loss", run.loss, formatter("loss")),
         ):
             if curve:
                 yield Text(f"\n{title}: {show(list(curve.values())[-1])}", style="cyan")
@@ -189,27 +189,25 @@ class _Comparison:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         metric = next((each.metric(self.metric) for each in self.runs if each.done), self.metric or "score")
-        show = shower(metric)
+        show = formatter(metric)
         methods: dict[str, list[Watched]] = {}
         for each in self.runs:
             methods.setdefault(each.method, []).append(each)
-        curves = {name: mean_curve([each.score(metric) for each in held]) for name, held in methods.items()}
+        curves = {name: mean_curve([each.score(metric) for each in runs]) for name, runs in methods.items()}
         values = [value for curve in curves.values() for value in curve.values() if math.isfinite(value)]
         low, high = (min(values), max(values)) if values else (0.0, 1.0)
         done = sum(each.complete for each in self.runs)
         rounds = sum(each.done for each in self.runs), sum(each.rounds for each in self.runs)
         yield Text(f"{done}/{len(self.runs)} runs done  round {rounds[0]}/{rounds[1]} of all", style="bold")
-        yield Text(
-            f"validation {metric}{_unit(metric)}, mean over seeds, from {show(low)} to {show(high)}", style="cyan"
-        )
+        yield Text(f"validation {label(metric)}, mean over seeds, from {show(low)} to {show(high)}", style="cyan")
         names = max(8, min(max(map(len, methods)), options.max_width // 3))
         width = max(8, min(WIDEST, options.max_width) - names - 24)
         table = Table.grid(padding=(0, 1))
-        for name, held in methods.items():
+        for name, runs in methods.items():
             curve = curves[name]
             newest = show(list(curve.values())[-1]) if curve else "–"
-            line = spark(curve, max(each.rounds for each in held), width, low, high)
-            stands = f"{sum(each.done for each in held)}/{sum(each.rounds for each in held)}"
+            line = spark(curve, max(each.rounds for each in runs), width, low, high)
+            stands = f"{sum(each.done for each in runs)}/{sum(each.rounds for each in runs)}"
             table.add_row(
                 Text(name if len(name) <= names else f"{name[: names - 1]}…"),
                 Text(line, style="green"),
@@ -219,18 +217,14 @@ class _Comparison:
         yield table
 
 
-def _unit(metric: str) -> str:
-    return " (%)" if metric == "accuracy" else ""
-
-
 def mean_curve(curves: Sequence[Curve]) -> dict[int, float]:
     """The mean of several curves, at every round that at least one has.
 
     >>> mean_curve([{1: 0.5, 2: 0.75}, {1: 1.0}])
     {1: 0.75, 2: 0.75}
     """
-    held = {round: [curve[round] for curve in curves if round in curve] for round in sorted(set().union(*curves))}
-    return {round: sum(values) / len(values) for round, values in held.items()}
+    by_round = {round: [curve[round] for curve in curves if round in curve] for round in sorted(set().union(*curves))}
+    return {round: sum(values) / len(values) for round, values in by_round.items()}
 
 
 def spark(curve: Curve, rounds: int, width: int, low: float, high: float) -> str:
@@ -243,7 +237,7 @@ def spark(curve: Curve, rounds: int, width: int, low: float, high: float) -> str
     return "".join(" " if each is None else _BLOCKS[each] for each in heights)
 
 
-def chart(curve: Curve, width: int, height: int, show: Show) -> list[Text]:
+def chart(curve: Curve, width: int, height: int, show: Formatter) -> list[Text]:
     """A curve so far in braille dots, two by four in a character, with its scale at the left and the rounds below."""
     rounds = max(curve)
     values = [value for value in curve.values() if math.isfinite(value)] or [0.0]
@@ -277,6 +271,6 @@ def _heights(curve: Curve, rounds: int, width: int, low: float, high: float, lev
     places = 1 + step * np.arange(width)
     values = np.interp(places, [round for round, _ in known], [value for _, value in known])
     levelled = (values - low) / (high - low) if high > low else np.full(width, 0.5)
-    found = np.clip(levelled * levels, 0, levels - 1).astype(int).tolist()
+    heights = np.clip(levelled * levels, 0, levels - 1).astype(int).tolist()
     inside = (places > known[0][0] - step) & (places < known[-1][0] + max(step, 1e-9))
-    return [each if within else None for each, within in zip(found, inside.tolist(), strict=True)]
+    return [height if within else None for height, within in zip(heights, inside.tolist(), strict=True)]

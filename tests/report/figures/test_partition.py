@@ -9,7 +9,7 @@ import torch
 
 from idiolect.core.errors import InputError, MissingExtraError
 from idiolect.data import Federation, load
-from idiolect.report.partition import draw_partition, partition_text
+from idiolect.report import draw_partition, partition_text
 
 
 def federation(clients: int, classes: int = 10, **options) -> Federation:
@@ -69,7 +69,7 @@ def test_the_same_federation_gives_the_same_file(tmp_path):
 
 
 def test_an_unknown_format_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"must end in \.png, \.svg, \.pdf"):
+    with pytest.raises(InputError, match=r"must end in \.pdf, \.svg, \.png"):
         draw_partition(federation(5), tmp_path / "picture.bmp")
 
 

@@ -7,27 +7,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..analysis import effective_classes, win_tie_loss
-from ..comparison.folder import slug
-from ..data import Federation
-from .curves import paired_scores, percent, score_label
-from .partition import draw_partition
-from .pictures import (
+from ...analysis import effective_classes, win_tie_loss
+from ...comparison.folder import slug
+from ...core.tables import label
+from ...data import Federation
+from ..scores import paired_scores
+from ..study import Study
+from .partition import draw_label_shares, draw_partition
+from .picture import (
     HEIGHT,
     PAPER,
     QUIET,
     WIDTH,
     Picture,
+    add_legend,
     colour,
-    heat,
-    legend,
+    draw_heatmap,
+    label_columns,
     legend_height,
-    line_of,
-    named_columns,
-    painted,
-    shortened,
+    line_style,
+    make_picture,
+    shorten,
 )
-from .runs import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,22 +43,22 @@ WIDE = 15
 """From more clients than this on, the picture of the partition takes the whole width."""
 
 
-def pictures(study: Study) -> list[Picture]:
+def client_pictures(study: Study) -> list[Picture]:
     """The spread of scores, wins and losses and, where the data are there, who they are."""
-    found = [spread_picture(study)]
+    pictures = [spread_picture(study)]
     references = list(dict.fromkeys((*REFERENCES, study.baseline)))
     for reference in references:
         if reference in study.methods and len(study.methods) > 1:
-            found.append(record_picture(study, reference))
+            pictures.append(record_picture(study, reference))
     data = study.federation
     if data is None:
-        return found
+        return pictures
     for reference in references:
         if reference in study.methods and len(study.methods) > 1:
-            found.append(gain_picture(study, data, reference))
+            pictures.append(gain_picture(study, data, reference))
     if len(study.methods) > 1 and data.classes:
-        found.append(who_picture(study, data))
-    return [*found, partition_picture(study, data)]
+        pictures.append(who_picture(study, data))
+    return [*pictures, partition_picture(study, data)]
 
 
 def spread_picture(study: Study) -> Picture:
@@ -67,17 +68,17 @@ def spread_picture(study: Study) -> Picture:
         axes = figure.subplots()
         for row, method in enumerate(study.methods):
             runs = study.runs[method].values()
-            scores = percent(study) * np.array([score for run in runs for score in run.scores.values()])
+            scores = study.scale * np.array([score for run in runs for score in run.scores.values()])
             scores = scores[np.isfinite(scores)]
             jitter = 0.3 * (np.arange(len(scores)) * 0.618 % 1 - 0.5)
             axes.scatter(scores, row + jitter, s=8, color=colour(row), alpha=0.4, linewidths=0)
             if len(scores):
                 _box(axes, scores, row)
-        axes.set_yticks(range(len(study.methods)), [shortened(method) for method in study.methods])
+        axes.set_yticks(range(len(study.methods)), [shorten(method) for method in study.methods])
         axes.set_ylim(len(study.methods) - 0.4, -0.6)
-        axes.set_xlabel(f"test {score_label(study)} of a client")
+        axes.set_xlabel(f"test {label(study.metric)} of a client")
 
-    return painted(
+    return make_picture(
         "clients-spread",
         f"Test {study.metric} of every client",
         "A dot is a client under one seed, at the selected round; the box holds the middle half, the line is the"
@@ -113,14 +114,14 @@ def record_picture(study: Study, reference: str) -> Picture:
                         color=PAPER,
                     )  # fmt: skip
             start = start + shares[:, part]
-        axes.set_yticks(range(len(others)), [shortened(method) for method in others])
+        axes.set_yticks(range(len(others)), [shorten(method) for method in others])
         axes.set_ylim(len(others) - 0.5, -0.5)
         axes.set_xlim(0, 100)
         axes.grid(False)
         axes.set_xlabel("clients (%)")
-        legend(figure, axes)
+        add_legend(figure, axes)
 
-    return painted(
+    return make_picture(
         f"clients-against-{slug(reference)}",
         f"Clients that gain and lose against {reference}",
         f"Clients over all seeds whose test {study.metric} at the selected round is better, equal or worse than with"
@@ -142,13 +143,13 @@ def gain_picture(study: Study, data: Federation, reference: str) -> Picture:
         for axes, (name, values) in zip(panels, traits.items(), strict=True):
             axes.axhline(0, color=QUIET, linewidth=1)
             for method in others:
-                _gains(axes, study, method, reference, values)
+                _draw_gains(axes, study, method, reference, values)
             axes.set_xlabel(name)
         unit = " (points)" if study.metric == "accuracy" else ""
         panels[0].set_ylabel(f"{study.metric} minus {reference}'s{unit}")
-        legend(figure, panels[0])
+        add_legend(figure, panels[0])
 
-    return painted(
+    return make_picture(
         f"gain-over-{slug(reference)}",
         f"Who gains over {reference}",
         f"A dot is a client (seed {study.seeds[0]}); the lines join the mean gains of the clients with few, middling"
@@ -158,16 +159,16 @@ def gain_picture(study: Study, data: Federation, reference: str) -> Picture:
     )
 
 
-def _gains(axes: Axes, study: Study, method: str, reference: str, values: list[float]) -> None:
+def _draw_gains(axes: Axes, study: Study, method: str, reference: str, values: list[float]) -> None:
     own, other = study.first(method).scores, study.first(reference).scores
     clients = [client for client in own if client in other]
     at = np.array([values[client] for client in clients])
-    gains = percent(study) * np.array([own[client] - other[client] for client in clients])
+    gains = study.scale * np.array([own[client] - other[client] for client in clients])
     place = study.methods.index(method)
     axes.scatter(at, gains, s=9, color=colour(place), alpha=0.45, linewidths=0)
     thirds = [part for part in np.array_split(np.argsort(at, kind="stable"), 3) if len(part)]
-    centres, means = ([float(held[part].mean()) for part in thirds] for held in (at, gains))
-    axes.plot(centres, means, **line_of(place, method))
+    centres, means = ([float(values[part].mean()) for part in thirds] for values in (at, gains))
+    axes.plot(centres, means, **line_style(place, method))
 
 
 def who_picture(study: Study, data: Federation) -> Picture:
@@ -190,16 +191,14 @@ def who_picture(study: Study, data: Federation) -> Picture:
 
     def paint(figure: Figure) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(1.1, 2 if many else 1))
-        shares = counts[order] / np.maximum(1, counts[order].sum(1, keepdims=True))
         names = [f"{data.clients[c].name} ({len(data.clients[c])})" for c in order]
-        heat(left, 100 * shares, "% of samples", names, range(counts.shape[1]), 0, 100, "Blues")
-        left.set_xlabel("class")
-        scaled = percent(study) * gains[best_first]
+        draw_label_shares(left, counts[order], names)
+        scaled = study.scale * gains[best_first]
         reach = float(np.nanmax(np.abs(scaled))) or 1.0
-        heat(right, scaled, "gain", [""] * len(order), others, -reach, reach, "RdBu")
-        named_columns(right, [shortened(method, 20) for method in others])
+        draw_heatmap(right, scaled, "gain", [""] * len(order), others, -reach, reach, "RdBu")
+        label_columns(right, [shorten(method, 20) for method in others])
 
-    return painted(
+    return make_picture(
         "clients-who",
         f"Who gains over {baseline}, and what they hold",
         f"Clients (seed {study.seeds[0]}) with the number of their training samples, those who gain most first"

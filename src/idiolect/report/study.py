@@ -65,25 +65,25 @@ class Run:
         """One row per round, client, point, split and metric, among them those of the selected round."""
         path = self.folder / "metrics.parquet"
         try:
-            held = pl.read_parquet(path, columns=list(SCHEMA)).match_to_schema(SCHEMA)
+            metrics = pl.read_parquet(path, columns=list(SCHEMA)).match_to_schema(SCHEMA)
         except (OSError, pl.exceptions.PolarsError):
-            held = pl.DataFrame(schema=SCHEMA)
-        if held.filter(round=self.selected, split="test").is_empty():
+            metrics = pl.DataFrame(schema=SCHEMA)
+        if metrics.filter(round=self.selected, split="test").is_empty():
             raise RunFolderError(f"{path} is missing or damaged; write it again with: idiolect resume {self.folder}")
-        return held
+        return metrics
 
     @cached_property
     def curve(self) -> Curve:
         """The headline's sample-weighted test score over rounds."""
-        held = self._headline().with_columns(part=pl.col("value") * pl.col("samples"))
-        means = held.group_by("round").agg(value=pl.col("part").sum() / pl.col("samples").sum()).sort("round")
+        rows = self._headline().with_columns(part=pl.col("value") * pl.col("samples"))
+        means = rows.group_by("round").agg(value=pl.col("part").sum() / pl.col("samples").sum()).sort("round")
         return Curve(means["round"].to_list(), means["value"].to_list())
 
     @cached_property
     def scores(self) -> dict[int, float]:
         """The headline's test score of every seen client at the selected round."""
-        held = self._headline().filter(round=self.selected).sort("client")
-        return dict(zip(held["client"].to_list(), held["value"].to_list(), strict=True))
+        rows = self._headline().filter(round=self.selected).sort("client")
+        return dict(zip(rows["client"].to_list(), rows["value"].to_list(), strict=True))
 
     def _headline(self) -> pl.DataFrame:
         point, metric = self.summary["point"], self.summary["metric"]
@@ -100,14 +100,14 @@ class Run:
         gone with the run's state."""
         total = Cost(*(float(self.summary[name]) for name in Cost._fields))
         path = self.folder / "state.sqlite"
-        found = {}
+        costs = {}
         store = Store(path, create=False) if path.is_file() else Store(None)
         for round in self.curve.rounds:
             noted = store.fact(f"cost {round}")
             share = round / self.summary["rounds"]
-            found[round] = Cost(*(share * each for each in total)) if noted is None else Cost(**noted)
+            costs[round] = Cost(*(share * each for each in total)) if noted is None else Cost(**noted)
         store.close()
-        return found
+        return costs
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,11 @@ class Study:
         return bool(self.comparison.protocol["direction"] == "higher")
 
     @property
+    def scale(self) -> float:
+        """By what scores are multiplied to be drawn: accuracies are drawn in percent."""
+        return 100.0 if self.metric == "accuracy" else 1.0
+
+    @property
     def baseline(self) -> str:
         """The method that the others are tested against."""
         return str(self.comparison.protocol["baseline"])
@@ -170,17 +175,17 @@ class Study:
     @contextmanager
     def result(self, method: str) -> Iterator[Result | None]:
         """A method's result under the first seed, with its models; None, with a note, where it cannot be opened."""
-        found = None
+        result = None
         if self.federation is not None:
             try:
-                found = load(self.first(method).folder, data=self.federation)
+                result = load(self.first(method).folder, data=self.federation)
             except IdiolectError as error:
                 self.notes.append(f"What depends on the models of {method} is left out: {error}.")
         try:
-            yield found
+            yield result
         finally:
-            if found is not None:
-                found.store.close()
+            if result is not None:
+                result.store.close()
 
 
 def settings_of(values: Mapping[str, Any]) -> Config:

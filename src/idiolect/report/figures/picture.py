@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.errors import MissingExtraError
+from ...core.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ INK, PAPER, GRID, QUIET = "#1b1c1e", "#fdfdfd", "#d8dbdf", "#6b7280"
 COLOURS = (
     "#1f6fb4", "#d2601a", "#2b8a4b", "#8a55b5", "#c23b4b", "#1a8a92", "#8a6038", "#c2549f", "#84831a", "#6b7280",
 )  # fmt: skip
-SHADES = {
+PAGE_COLOURS = {
     **{colour: f"var(--c{place})" for place, colour in enumerate(COLOURS)},
     **{INK: "currentColor", "#000000": "currentColor", PAPER: "var(--paper)", GRID: "var(--grid)"},
     **{"#e2e8f0": "var(--grid)", "#2b6cb0": "var(--c0)", "#c05621": "var(--c1)"},  # of the picture of a partition
@@ -37,7 +37,7 @@ LONG = 30
 """The longest name in a legend."""
 MANY_CELLS = 4000
 """From so many cells on, a heat map is stored as an image inside the picture."""
-_STYLE: dict[Any, Any] = {
+_STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
     "legend.fontsize": 8,
@@ -63,13 +63,19 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with a file's name, a title, and a caption that says how to read it; a wide one needs a page's width."""
+    """A figure: the name of its file, a title, a caption that says how to read it, and how it is drawn.
+
+    Attributes:
+        wide: whether it needs the whole width of a page.
+        method: the method that it is about; empty if it is about all.
+    """
 
     name: str
     title: str
     caption: str
     draw: Callable[[Path], None]
     wide: bool = False
+    method: str = ""
 
     def save(self, path: Path) -> None:
         """Draw it into a file; the suffix is the format."""
@@ -81,21 +87,26 @@ class Picture:
         with tempfile.TemporaryDirectory() as folder, style({"svg.fonttype": "none"}):
             path = Path(folder) / "picture.svg"
             self.draw(path)
-            return embedded(path.read_text(encoding="utf-8"), self.name, self.title)
+            return embed_svg(path.read_text(encoding="utf-8"), self.name, self.title)
 
 
 @contextmanager
-def style(more: dict[Any, Any] | None = None) -> Iterator[None]:
-    """Draw in the one style of all pictures."""
+def matplotlib_settings(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Draw with some settings of matplotlib; an error that says what to install where it is missing."""
     try:
         from matplotlib import rc_context
     except ImportError as error:
-        raise MissingExtraError("reports and figures need matplotlib: pip install idiolect[plot]") from error
-    with rc_context({**_STYLE, **(more or {})}):
+        raise MissingExtraError("figures need matplotlib: pip install idiolect[plot]") from error
+    with rc_context(dict[Any, Any](settings)):
         yield
 
 
-def painted(
+def style(more: Mapping[str, Any] | None = None) -> AbstractContextManager[None]:
+    """Draw in the one style of all pictures."""
+    return matplotlib_settings({**_STYLE, **(more or {})})
+
+
+def make_picture(
     name: str,
     title: str,
     caption: str,
@@ -109,26 +120,29 @@ def painted(
 
         figure = Figure(figsize=size, layout="constrained")
         paint(figure)
-        metadata = (
-            {"Date": None} if path.suffix == ".svg" else {"CreationDate": None} if path.suffix == ".pdf" else None
-        )
-        figure.savefig(path, dpi=200, metadata=metadata)
+        save_figure(figure, path)
 
     return Picture(name, title, caption, draw, wide=size[0] > WIDTH)
 
 
-def embedded(svg: str, name: str, title: str) -> str:
+def save_figure(figure: Figure, path: Path, dpi: int = 200) -> None:
+    """Save a figure without the date, so that the same figure is the same file."""
+    date = {".svg": "Date", ".pdf": "CreationDate"}.get(path.suffix.lower())
+    figure.savefig(path, dpi=dpi, metadata={date: None} if date else None)
+
+
+def embed_svg(svg: str, name: str, title: str) -> str:
     """An SVG file as an element of a page: own ids, no fixed size, and the page's colours instead of fixed ones.
 
-    >>> embedded('<?xml?><svg width="9pt" id="a"><g style="fill: #1b1c1e" clip-path="url(#a)"/></svg>', "x", "A & B")
+    >>> embed_svg('<?xml?><svg width="9pt" id="a"><g style="fill: #1b1c1e" clip-path="url(#a)"/></svg>', "x", "A & B")
     '<svg role="img" aria-label="A &amp; B" id="x-a"><g style="fill: currentColor" clip-path="url(#x-a)"/></svg>'
     """
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(?<=<svg)((?: [\w:]+="[^"]*")*)', lambda held: _opening(held[1], title), svg, count=1)
+    svg = re.sub(r'(?<=<svg)((?: [\w:]+="[^"]*")*)', lambda match: _opening(match[1], title), svg, count=1)
     svg = re.sub(r'(?<= id=")|(?<=url\(#)|(?<=href="#)', f"{name}-", svg)
-    for fixed, shown in SHADES.items():
+    for fixed, shown in PAGE_COLOURS.items():
         svg = svg.replace(fixed, shown)
     return svg
 
@@ -146,22 +160,22 @@ def colour(place: int) -> str:
     return COLOURS[place % len(COLOURS)]
 
 
-def line_of(place: int, method: str) -> dict[str, Any]:
+def line_style(place: int, method: str) -> dict[str, Any]:
     """How its line is drawn, solid until the colours are used up, and called in a legend."""
     dashes = DASHES[place // len(COLOURS) % len(DASHES)]
-    return {"linestyle": dashes, "color": colour(place), "label": shortened(method, LONG)}
+    return {"linestyle": dashes, "color": colour(place), "label": shorten(method, LONG)}
 
 
-def shortened(name: str, width: int = 24) -> str:
+def shorten(name: str, width: int = 24) -> str:
     """A name that fits beside an axis.
 
-    >>> shortened("finetune(fedlag(ditto(lam=0.5)))")
+    >>> shorten("finetune(fedlag(ditto(lam=0.5)))")
     'finetune(fedlag(ditto(l…'
     """
     return name if len(name) <= width else f"{name[: width - 1]}…"
 
 
-def heat(
+def draw_heatmap(
     axes: Axes,
     values: Any,
     label: str,
@@ -178,7 +192,7 @@ def heat(
     mesh.set_rasterized(grid.size > MANY_CELLS)
     axes.grid(False)
     axes.invert_yaxis()
-    axes.set_yticks(np.arange(len(rows)) + 0.5, [shortened(each) for each in rows])
+    axes.set_yticks(np.arange(len(rows)) + 0.5, [shorten(each) for each in rows])
     every = max(1, -(-len(columns) // 15))
     shown = range(0, len(columns), every)
     axes.set_xticks([place + 0.5 for place in shown], [str(columns[place]) for place in shown])
@@ -191,7 +205,7 @@ def heat(
                       color="#fefefe" if dark else "#111112")  # fmt: skip
 
 
-def rounds_axis(axes: Axes) -> None:
+def label_rounds(axes: Axes) -> None:
     """Whole numbers of rounds below."""
     from matplotlib.ticker import MaxNLocator
 
@@ -199,7 +213,7 @@ def rounds_axis(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def legend(figure: Figure, axes: Axes) -> None:
+def add_legend(figure: Figure, axes: Axes) -> None:
     """The names below the panels, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=legend_columns(labels))
@@ -217,10 +231,10 @@ def legend_columns(labels: Sequence[str]) -> int:
 
 def legend_height(methods: Sequence[str]) -> float:
     """The inches that a legend of methods takes."""
-    labels = [shortened(method, LONG) for method in methods]
+    labels = [shorten(method, LONG) for method in methods]
     return 0.17 * -(-len(labels) // legend_columns(labels))
 
 
-def named_columns(axes: Axes, names: Sequence[str]) -> None:
+def label_columns(axes: Axes, names: Sequence[str]) -> None:
     """Every column of a heat map with its name, upright."""
     axes.set_xticks(np.arange(len(names)) + 0.5, names, rotation=90)

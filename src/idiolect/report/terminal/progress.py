@@ -14,9 +14,9 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
-from ..comparison.tables import verdict
-from ..runs.progress import Reporter, clock
-from ..runs.round_loop import Progress as Round
+from ...comparison.tables import verdict
+from ...runs.progress import Reporter, clock
+from ...runs.round_loop import Progress as Round
 
 LINES = 20
 FACTS, CLIENTS = 70, 12
@@ -110,7 +110,7 @@ class Live(Reporter):
         """Show a bar for this run."""
         super().start(label, rounds, done)
         done, room = max(0, done), self.bars.console.width - FACTS + CLIENTS * (not self.says_clients)
-        name = shortened(label, room)
+        name = shorten_label(label, room)
         self.shown[label] = self.bars.add_task(
             name, total=rounds, completed=done, count=f"{done}/{rounds}", facts="", left=math.nan
         )
@@ -145,10 +145,10 @@ class Live(Reporter):
             self.bars.update(self.overall, total=self.rounds, completed=self.rounds_done, count=count, left=self.left)
 
 
-def shortened(label: str, width: int) -> str:
+def shorten_label(label: str, width: int) -> str:
     """A label that leaves room for the rest of the line; its end, which tells the seed, stays.
 
-    >>> shortened("finetune(fedlag(ditto(lam=0.5))) seed 0", 24)
+    >>> shorten_label("finetune(fedlag(ditto(lam=0.5))) seed 0", 24)
     'finetune(fedlag(… seed 0'
     """
     width = max(width, 12)
