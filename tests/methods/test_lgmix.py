@@ -66,12 +66,12 @@ def observe(plan, local, u, x, y, ratios=(0.5, 1.0), weight=None):
     """One step of a client whose own model is `local` while the server's is `u`: its slots and its upload."""
     ctx = plan.context(0, 0, newcomer=False)
     ctx.phase = Phase()
-    client = plan.method.client_init(ctx)
+    client = first_client(ctx)
     total, count = map(torch.tensor, ratios)
     client |= {"lgmix.own": local, "lgmix.seen": tree.pick(u, client["lgmix.seen"])}
     client["lgmix.ratio"] = {"sum": total, "count": count, "newest": total}
     download = {slot: tree.pick(u, leaves) for slot, leaves in ctx.initial.items()}
-    work = plan.method.begin(ctx, client, download)
+    work = start_of(ctx, client, download)
     work["log"] = {"loss": torch.zeros(()), "samples": torch.zeros(())}
     work = plan.method.step(ctx, work, Batch(x, y, torch.ones(len(x)) if weight is None else weight))
     return plan.method.end(ctx, client, work)
@@ -110,7 +110,7 @@ def test_the_hand_worked_example():
 
     def model(i):
         newest = method.download(plan.server(0), server, (i,)).of(i)
-        return float(method.view(plan.context(i, 0, newcomer=False), states[i], newest)["params"]["weight"])
+        return float(method.personal_model(plan.context(i, 0, newcomer=False), states[i], newest)["params"]["weight"])
 
     assert [model(0), model(1)] == pytest.approx([2.2, 3.5])
     server = {**server, "params": {"weight": torch.tensor([[8.0]])}}
@@ -282,7 +282,7 @@ def test_clients_never_start_from_the_global_model():
     plan = tiny_plan("lgmix", rounds=2)
     *_, (server, states, views) = rounds_of(plan)
     ctx = plan.context(0, 2, newcomer=False)
-    work = plan.method.begin(ctx, states[0], plan.method.download(plan.server(2), server, (0,)).of(0))
+    work = start_of(ctx, states[0], plan.method.download(plan.server(2), server, (0,)).of(0))
     assert all(torch.equal(leaf, views[0]["params"][n]) for n, leaf in work["params"].items())
     assert not same(work["params"], server["params"])
     assert all(torch.equal(leaf, server["params"][n]) for n, leaf in work["lgmix.global"].items())
@@ -295,7 +295,7 @@ def test_several_epochs_add_up_and_give_one_update():
     """b = h = 1, x = 1, y = 0, loss (h b)^2, rate 0.1: both gradients are 2, so b = h = 0.8 after the first epoch;
     then 2 * 0.8^3 = 1.024, so b = 0.6976. Local features 1 and 0.8, global 1 and 1: lambda = 1.64 / 3.64.
     """
-    plan = plan_of("lgmix", body_and_head(), [(torch.ones(2, 1), torch.zeros(2, 1))], local_epochs=2)
+    plan = plan_of("lgmix", body_and_head(), [(torch.ones(2, 1), torch.zeros(2, 1))], epochs=2)
     ((server, states, views),) = rounds_of(plan)
     assert float(states[0]["lgmix.ratio"]["newest"]) == pytest.approx(1.64 / 3.64)
     assert float(server["params"]["0.weight"]) == pytest.approx(0.6976)
@@ -304,7 +304,7 @@ def test_several_epochs_add_up_and_give_one_update():
 
 @pytest.mark.parametrize("centered", [False, True])
 def test_the_sums_over_batches_give_the_ratio_of_all_samples(centered):
-    plan = tiny_plan(f"lgmix(centered={centered})".lower(), lr=0.0, local_epochs=1)
+    plan = tiny_plan(f"lgmix(centered={centered})".lower(), lr=0.0, epochs=1)
     task, method = plan.tasks[0], plan.method
     ctx = plan.context(0, 0, newcomer=False)
     own = tree.map(lambda leaf: 1.3 * leaf + 0.1, task.initial["params"])
@@ -342,7 +342,7 @@ def test_dead_features_give_one_half(options):
 
 def test_one_sample_has_no_spread():
     """Its local features move from epoch to epoch, but that is no variation of the data: the ratio is 0.5."""
-    plan = plan_of("lgmix(centered=true)", body_and_head(), [(torch.ones(1, 1), torch.zeros(1, 1))], local_epochs=3)
+    plan = plan_of("lgmix(centered=true)", body_and_head(), [(torch.ones(1, 1), torch.zeros(1, 1))], epochs=3)
     ((_, states, _),) = rounds_of(plan)
     assert float(states[0]["lgmix.ratio"]["newest"]) == 0.5
 
@@ -460,8 +460,8 @@ def test_running_variances_are_kept_as_they_are_and_cut_where_they_are_used():
     def download(variance):
         return {**ctx.initial, "buffers": {**ctx.initial["buffers"], name: torch.full(shape, variance)}}
 
-    assert float(method.view(ctx, client, download(0.0))["buffers"][name].max()) == 0.0  # 0.1 + 0.5 (0 - 1) < 0
-    assert torch.allclose(method.view(ctx, client, download(1.2))["buffers"][name], torch.tensor(0.2))
+    assert float(method.personal_model(ctx, client, download(0.0))["buffers"][name].max()) == 0.0  # 0.1 + 0.5 (0 - 1) < 0
+    assert torch.allclose(method.personal_model(ctx, client, download(1.2))["buffers"][name], torch.tensor(0.2))
     work = method.begin(ctx, client, download(-0.5))
     assert float(work["buffers"][name].max()) == float(work["lgmix.global.buffers"][name].max()) == 0.0
     assert float(work["lgmix.seen"][name].max()) == -0.5
@@ -471,7 +471,7 @@ def test_the_global_model_gives_features_in_evaluation_mode_unless_told_otherwis
     """In the first round both models are the same, so on one batch in training mode their features are too."""
     ratios = {}
     for mode in ("eval", "train"):
-        plan = tiny_plan(f"lgmix(ref_mode={mode})", norm=True, batch_size=14, local_epochs=1)
+        plan = tiny_plan(f"lgmix(ref_mode={mode})", norm=True, batch_size=14, epochs=1)
         outcome = train(plan, 0, 0, None, plan.tasks[0].initial)
         ratios[mode] = float(outcome.state["lgmix.ratio"]["newest"])
     assert ratios["train"] == 0.5
@@ -482,7 +482,7 @@ def test_the_global_model_gives_features_in_evaluation_mode_unless_told_otherwis
 def test_what_the_run_keeps_local_is_neither_mixed_nor_sent(policy):
     plan = tiny_plan("lgmix(fixed=0)", norm=True, rounds=2, **policy)
     kept = plan.method.kept(plan.context(0, 0))
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    download = plan.method.download(plan.server(0), first_server(plan.server(0)), (0,)).of(0)
     outcome = train(plan, 0, 0, None, download)
     assert kept
     assert not kept & (outcome.upload.slots["lgmix.delta"].keys() | flat(download).keys())
@@ -499,12 +499,12 @@ def test_what_the_run_keeps_local_is_neither_mixed_nor_sent(policy):
 def test_a_clients_slots_have_the_same_names_and_shapes_from_the_start(policy):
     plan = tiny_plan("lgmix(centered=true)", norm=True, optimizer=Adam(), **policy)
     ctx = plan.context(0, 0)
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    download = plan.method.download(plan.server(0), first_server(plan.server(0)), (0,)).of(0)
 
     def shapes(slots):
         return {(s, n): (leaf.shape, leaf.dtype) for s, leaves in slots.items() for n, leaf in leaves.items()}
 
-    assert shapes(plan.method.client_init(ctx)) == shapes(train(plan, 0, 0, None, download).state)
+    assert shapes(first_client(ctx)) == shapes(train(plan, 0, 0, None, download).state)
 
 
 # -- messages, options, composition --------------------------------------------------------------------
@@ -577,7 +577,7 @@ class Rider(Wrapper):
 
 
 def test_wrappers_that_act_on_the_federated_model_are_refused():
-    with pytest.raises(ComposeError, match="rider cannot ride on lgmix: its clients never start from the global model"):
+    with pytest.raises(ComposeError, match="rider cannot wrap lgmix: its clients never start from the global model"):
         Rider(methods.build("lgmix"))
     assert methods.build("finetune(lgmix)").inner == methods.build("lgmix")
 
