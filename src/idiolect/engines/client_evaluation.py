@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..contract import Batch, ClientContext, Download, Phase, Slots, Task, Tree, buffers_of
-from ..core import tree
+from ..contract import ClientContext, Download, Phase, Slots, Task
+from ..contract.parts.statistics import recompute_statistics
 from ..task.metrics import Metric
 from .phases import error_context, run_phases
 from .plan import Part, Plan, join_parts
@@ -57,23 +57,6 @@ def adapt_phases(ctx: ClientContext) -> Sequence[Phase]:
     method does."""
     statistics = (Phase(recompute_statistics, "stats", slots=(), epochs=1),) if ctx.norm_stats == "recompute" else ()
     return (*statistics, *ctx.method.adapt(ctx))
-
-
-def recompute_statistics(ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
-    """The buffers of all models after one more batch of a pass in which all batches of the client count alike."""
-    models = [slot for slot in model if buffers_of(slot) in model]
-    after = {buffers_of(m): running_statistics(ctx, model[m], model[buffers_of(m)], batch) for m in models}
-    return {**model, **after}
-
-
-def running_statistics(ctx: ClientContext, params: Tree, buffers: Tree, batch: Batch) -> Tree:
-    """One model's buffers after one more batch."""
-    momentum = ctx.task.stat_momentum
-    blank = {n: torch.zeros_like(leaf) if n in momentum else leaf for n, leaf in buffers.items()}
-    after = ctx.task.forward(params, blank, batch.x, train=True).buffers
-    share = 1.0 / (ctx.step + 1)
-    means = {n: tree.mix({n: after[n] / factor}, buffers, share)[n] for n, factor in momentum.items() if n in buffers}
-    return {**buffers, **means}
 
 
 def evaluate_group(
