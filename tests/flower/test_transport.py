@@ -14,7 +14,7 @@ from idiolect.core.errors import IdiolectError
 from idiolect.flower.loopback import Loopback, LoopbackEngine
 from idiolect.flower.messages import Parcel
 from idiolect.flower.settings import Deployment
-from idiolect.runs.round_loop import Experiment
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.testing import play, tiny_plan
 
@@ -45,7 +45,7 @@ def test_scores_right_after_local_training_come_along():
 def test_the_server_keeps_receipts_instead_of_states():
     plan = tiny_plan("ditto")
     engine, store = LoopbackEngine(plan), Store(None)
-    Experiment(engine.plan, engine, store).run()
+    RoundLoop(engine.plan, engine, store).run()
     assert store.clients([0])[0] == {"receipt": {"round": torch.tensor(plan.rounds - 1)}}
 
 
@@ -130,7 +130,7 @@ def test_a_round_goes_on_without_a_client_that_misbehaves(fault, caplog):
     deployment = replace(LENIENT, max_message_mb=2.0)
     engine = LoopbackEngine(plan, deployment, lambda desks: Misbehaving(desks, change))
     store = Store(None)
-    Experiment(engine.plan, engine, store).run()
+    RoundLoop(engine.plan, engine, store).run()
     assert reason in caplog.text
     assert store.clients([BAD])[BAD] is None, "what it sent was not accepted"
     assert store.clients([0])[0] is not None
@@ -145,7 +145,7 @@ def test_a_client_that_was_refused_is_welcome_again_from_the_state_it_had(caplog
     asked = []
     original = engine.desks[BAD].train
     engine.desks[BAD].train = lambda ask: asked.append(ask.head.get("accepted")) or original(ask)
-    Experiment(engine.plan, engine, store).run()
+    RoundLoop(engine.plan, engine, store).run()
     assert asked == [None, 0, 0], "after the refused round 1 it goes on from round 0"
     assert int(store.clients([BAD])[BAD]["receipt"]["round"]) == 2
 
@@ -172,7 +172,7 @@ def test_a_client_that_comes_back_after_ten_rounds_goes_on_from_its_state(caplog
     seen = []
     original = engine.desks[BAD].train
     engine.desks[BAD].train = lambda ask: seen.append((ask.head["round"], ask.head.get("accepted"))) or original(ask)
-    Experiment(engine.plan, engine, store).run(watch)
+    RoundLoop(engine.plan, engine, store).run(watch)
     assert seen == [(0, None), (1, 0), (12, 1)]
     assert caplog.text.count("no part of client 1") == 10
     scored = {row[0] for row in store.rows() if row[1] == BAD and row[3] == "view"}
@@ -185,7 +185,7 @@ def test_too_few_answers_end_the_run_with_the_state_saved():
     engine = LoopbackEngine(plan, deployment, lambda desks: Misbehaving(desks, lambda _: None))
     store = Store(None)
     with pytest.raises(IdiolectError, match=r"round 1: 4 of 5 clients answered and 5 are needed; .* run the app again"):
-        Experiment(engine.plan, engine, store).run()
+        RoundLoop(engine.plan, engine, store).run()
     assert store.fact("next_round") is None
 
 
@@ -194,7 +194,7 @@ def test_nobody_connected_ends_the_run_with_a_reason():
     engine.roster.post.nodes = frozenset
     started = time.monotonic()
     with pytest.raises(IdiolectError, match="only 0 of 5 clients are connected and 3 are needed"):
-        Experiment(engine.plan, engine, Store(None)).run()
+        RoundLoop(engine.plan, engine, Store(None)).run()
     assert time.monotonic() - started < 5
 
 
@@ -209,9 +209,9 @@ def test_a_restarted_server_goes_on_and_clients_keep_their_states(method, crash,
     store = Store(tmp_path / "server.sqlite")
     engine = LoopbackEngine(plan, folder=tmp_path, store=store)
     rounds = iter([False, False, True])
-    Experiment(engine.plan, engine, store).run(stop=lambda: next(rounds))
+    RoundLoop(engine.plan, engine, store).run(stop=lambda: next(rounds))
     if crash:  # clients train the next round, but the server ends before it is committed
-        experiment = Experiment(engine.plan, engine, store)
+        experiment = RoundLoop(engine.plan, engine, store)
         experiment.store = Dying(store)
         with pytest.raises(KeyboardInterrupt):
             experiment.run()
@@ -221,7 +221,7 @@ def test_a_restarted_server_goes_on_and_clients_keep_their_states(method, crash,
 
     store = Store(tmp_path / "server.sqlite")
     engine = LoopbackEngine(plan, folder=tmp_path, store=store)
-    Experiment(engine.plan, engine, store).run()
+    RoundLoop(engine.plan, engine, store).run()
     assert same(store.server(), whole.server)
     assert_states(engine.states(plan.data.seen), whole.clients)
     assert [row for row in store.rows() if row[3] != "state"] == [row for row in whole.rows if row[3] != "state"]
@@ -247,12 +247,12 @@ def test_a_client_without_its_state_starts_anew_and_the_log_says_so(tmp_path, ca
     def watch(progress):
         engine.desks[BAD].states = Store(None)
 
-    Experiment(engine.plan, engine, store).run(watch)
+    RoundLoop(engine.plan, engine, store).run(watch)
     assert "client 1 has lost its state and started anew" in caplog.text
 
 
 def test_logs_are_quiet_when_all_is_well(caplog):
     caplog.set_level(logging.WARNING)
     engine = LoopbackEngine(tiny_plan("ditto"))
-    Experiment(engine.plan, engine, Store(None)).run()
+    RoundLoop(engine.plan, engine, Store(None)).run()
     assert not caplog.records

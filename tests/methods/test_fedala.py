@@ -12,7 +12,7 @@ from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines import Loop, engines
 from idiolect.engines.client import batches, train
 from idiolect.methods.fedala import MIX, OWN, WEIGHTS, watched
-from idiolect.runs.round_loop import Experiment
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
 
@@ -23,7 +23,7 @@ def second_round(method="fedala", index=0, round=1, **changes):
     """A plan, what a client holds after a round, and what it gets in the next."""
     plan = tiny_plan(method, **changes)
     store = Store(None)
-    Experiment(plan, Loop(plan), store).run(stop=lambda: store.fact("next_round") == round)
+    RoundLoop(plan, Loop(plan), store).run(stop=lambda: store.fact("next_round") == round)
     download = plan.method.download(plan.server(round), store.server(), plan.data.seen)
     return plan, store.clients([index])[index], download.of(index)
 

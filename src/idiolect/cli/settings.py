@@ -16,8 +16,7 @@ from ..contract.method import methods
 from ..core.errors import InputError
 from ..core.expressions import value, write
 from ..core.options import OptionInfo, options_of
-from ..runs.api import OWN
-from ..runs.settings import Config, read_config
+from ..runs.settings import OWN, Config, read_config
 
 PANELS = {"method": "Method, data and model", "rounds": "Training", "eval_every": "Evaluation and run"}
 """A panel of the help text begins at this setting."""

@@ -11,7 +11,7 @@ import typer
 
 from ..comparison.api import compare as run_comparison
 from ..comparison.api import resume_comparison
-from ..comparison.folder import SPEC, Entry, next_round, slug
+from ..comparison.folder import SPEC, slug
 from ..comparison.leaderboard import Comparison
 from ..contract.method import Method
 from ..contract.method import methods as registry
@@ -21,8 +21,10 @@ from ..engines import Plan
 from ..engines.machine import cores
 from ..report.loggers import with_logs
 from ..report.terminal import reporter
-from ..runs.api import carry_out, make_plan, new_folder, open_run
+from ..runs.api import carry_out, open_run
+from ..runs.folder import new_folder, next_round
 from ..runs.settings import Config, configure
+from ..runs.setup import make_plan
 from . import screen
 from .report import report
 from .settings import ConfigFile, JsonLines, Overrides, Quiet, gathered, with_settings
@@ -84,7 +86,7 @@ def train(plan: Plan, config: Config, folder: Path, quiet: bool, json_lines: boo
         for line in requirements(plan.method):
             screen.ERR.print(line, style="dim", soft_wrap=True)
     with with_logs(reporter(screen.ERR, quiet, sys.stdout if json_lines else None), log) as told:
-        told.start(config.method, plan.rounds, next_round(Entry(plan.method, config, folder)))
+        told.start(config.method, plan.rounds, next_round(folder, plan.method))
         result = carry_out(plan, config, folder, partial(told.step, config.method))
         summary, complete = result.summary, result.complete
         if complete or json_lines:

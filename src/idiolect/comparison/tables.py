@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.files import write_text
 from ..core.tables import Show, probability, shower
-from .leaderboard import Comparison, Standing, plain
+from .leaderboard import Comparison, LeaderboardRow, plain
 from .statistics import Interval
 
 
@@ -41,17 +41,17 @@ def grids(comparison: Comparison) -> tuple[Grid, ...]:
                 _with_half(each.selected, show),
                 *map(show, (each.last.mean, each.best.mean, each.bottom_decile, each.worst, each.std)),
             )
-            for each in comparison.standings
+            for each in comparison.rows
         ),
     )
     costs = Grid(
         f"difference to {protocol['baseline']}, and cost per run",
         ("method", "difference [95 %]", "p", "Holm", "MB up/down", "steps", "s"),
-        tuple(_cost_row(each, show) for each in comparison.standings),
+        tuple(_cost_row(each, show) for each in comparison.rows),
     )
-    if all(each.unseen is None for each in comparison.standings):
+    if all(each.unseen is None for each in comparison.rows):
         return scores, costs
-    unseen = tuple((each.method, _with_half(each.unseen, show)) for each in comparison.standings if each.unseen)
+    unseen = tuple((each.method, _with_half(each.unseen, show)) for each in comparison.rows if each.unseen)
     title = f"clients that never trained: {protocol['metric']}{unit}"
     return scores, costs, Grid(title, ("method", "selected"), unseen)
 
@@ -60,7 +60,7 @@ def _with_half(held: Interval, show: Show) -> str:
     return f"{show(held.mean)}" + ("" if math.isnan(held.half) else f" ± {show(held.half)}")
 
 
-def _cost_row(each: Standing, show: Show) -> tuple[str, ...]:
+def _cost_row(each: LeaderboardRow, show: Show) -> tuple[str, ...]:
     versus = each.versus
     if versus is None:
         cells = ("baseline", "", "")
@@ -101,7 +101,7 @@ def protocol_lines(comparison: Comparison) -> list[str]:
     ]
     if rates := held.get("rates"):
         lines.append("Own rates: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items()) + ".")
-    if len(seeds) > 1 and len(comparison.standings) > 1:
+    if len(seeds) > 1 and len(comparison.rows) > 1:
         lines.append(
             f"Differences to {held['baseline']} are paired by seed: 95 % Student interval, p of the paired t-test,"
             " and p corrected by Holm's rule for the number of methods."
@@ -117,11 +117,11 @@ def _selection(rule: str) -> str:
 def footnotes(comparison: Comparison) -> list[str]:
     """What the marks in the tables mean, and what was left out."""
     lines = [f"steps: local training steps per run, as a multiple of FedAvg's {comparison.protocol['fedavg_steps']:,}."]
-    if any(each.needs_more_steps for each in comparison.standings):
+    if any(each.needs_more_steps for each in comparison.rows):
         lines.append("* needs more local steps than FedAvg, so its budget is larger.")
-    if any(each.point == "adapted" for each in comparison.standings):
+    if any(each.point == "adapted" for each in comparison.rows):
         lines.append("† scored after each client tuned a copy of its model on its training data; steps leave this out.")
-    for each in comparison.standings:
+    for each in comparison.rows:
         if each.refused:
             lines.append(f"{each.method}: {each.refused} uploads were left out because they were not finite.")
     lines += [f"skipped {name}: {reason}" for name, reason in comparison.skipped.items()]
@@ -152,7 +152,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
 
 def table_csv(comparison: Comparison) -> str:
     """One line per method with all numbers, unrounded."""
-    lines = [_flat(plain(each)) for each in comparison.standings]
+    lines = [_flat(plain(each)) for each in comparison.rows]
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(lines[0]), lineterminator="\n")
     writer.writeheader()

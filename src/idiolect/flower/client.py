@@ -19,7 +19,7 @@ from ..core.errors import IdiolectError, InputError
 from ..core.tree import Slots
 from ..engines import Plan
 from ..engines.client import evaluate, train
-from ..runs.api import weights_hash
+from ..runs.setup import weights_hash
 from ..runs.store import Row, Store
 from .messages import Parcel, Value, write_scores
 from .project import describe_data

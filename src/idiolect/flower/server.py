@@ -14,10 +14,10 @@ from pathlib import Path
 
 from ..core.errors import RunFolderError
 from ..engines import Plan
-from ..runs.api import OWN, weights_hash
 from ..runs.result import Result
-from ..runs.round_loop import Experiment, Progress
-from ..runs.settings import Config, write_config
+from ..runs.round_loop import Progress, RoundLoop
+from ..runs.settings import OWN, Config, write_config
+from ..runs.setup import weights_hash
 from ..runs.store import Store
 from .client import NONE
 from .membership import Post, Roster
@@ -44,7 +44,7 @@ def serve(post: Post, project: Project, config: Config, deployment: Deployment, 
     roster.expect(weights_hash(plan))
     identify(store, plan, config, folder)
     engine = FlowerEngine(plan, roster, store, deployment)
-    experiment = Experiment(plan, engine, store, config.eval_every)
+    experiment = RoundLoop(plan, engine, store, config.eval_every)
     if (first := experiment.first_round) > 0:
         log.info("continuing after round %d", first)
     experiment.run(report)

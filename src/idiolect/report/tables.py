@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from ..analysis import effective_classes, target_score, win_tie_loss
-from ..comparison.leaderboard import Standing
+from ..comparison.leaderboard import LeaderboardRow
 from ..comparison.statistics import Interval
 from ..core.tables import Cell, Column, Show, Table, number, probability, shower
 from .curves import best_of, common_target, paired_scores, reached
@@ -29,8 +29,8 @@ def leaderboard(study: Study) -> Table:
     """Scores, their spread over clients, and costs."""
     show, unit = shower(study.metric), " (%)" if study.metric == "accuracy" else ""
     good: Literal["high", "low"] = "high" if study.higher else "low"
-    unseen = any(each.unseen is not None for each in study.comparison.standings)
-    columns: dict[Column, Callable[[Standing], Cell]] = {
+    unseen = any(each.unseen is not None for each in study.comparison.rows)
+    columns: dict[Column, Callable[[LeaderboardRow], Cell]] = {
         Column("method"): lambda s: Cell(s.method + _marks(s), s.method),
         Column(f"selected{unit}", good): lambda s: _interval(s.selected, show),
         Column("last", good): lambda s: _interval(s.last, show),
@@ -48,7 +48,7 @@ def leaderboard(study: Study) -> Table:
         Column("seconds"): lambda s: number(s.seconds),
         Column("memory (MB)"): lambda s: number(s.peak_memory_mb, 0),
     }
-    rows = tuple(tuple(cell(each) for cell in columns.values()) for each in study.comparison.standings)
+    rows = tuple(tuple(cell(each) for cell in columns.values()) for each in study.comparison.rows)
     lower = "" if study.higher else " Lower is better."
     means = "Means over seeds, ± half of the 95 % interval. " if len(study.seeds) > 1 else ""
     note = f"{means}The best by test is optimistic. Costs are per run.{lower}"
@@ -61,7 +61,7 @@ def versus(study: Study) -> Table:
     points = " (points)" if study.metric == "accuracy" else ""
     heads = ("method", f"difference{points}", "low", "high", "p", "p (Holm)", "clients won", "tied", "lost")
     rows = []
-    for each in study.comparison.standings:
+    for each in study.comparison.rows:
         if (held := each.versus) is None:
             continue
         record = win_tie_loss(*paired_scores(study, each.method, baseline), study.higher)
@@ -150,7 +150,7 @@ def runs(study: Study) -> Table:
     return Table("runs", "Runs", "", tuple(Column(head) for head in heads), tuple(rows))
 
 
-def _marks(standing: Standing) -> str:
+def _marks(standing: LeaderboardRow) -> str:
     return "†" * (standing.point == "adapted") + "*" * standing.needs_more_steps
 
 

@@ -21,7 +21,7 @@ from ..data import Client
 from ..engines import Loop, engines
 from ..engines.client import Outcome, batches
 from ..flower.loopback import LoopbackEngine
-from ..runs.round_loop import Experiment
+from ..runs.round_loop import RoundLoop
 from ..runs.store import Store
 from ..task.optimizers import SGD
 from ..task.task import Task
@@ -263,7 +263,7 @@ def check_resume(method: Method) -> None:
         path = Path(folder) / "state.sqlite"
         store, plan = Store(path), tiny_plan(method, participation=0.6)
         rounds = iter(range(-method.setup_rounds, 2))
-        Experiment(plan, Loop(plan), store).run(stop=lambda: next(rounds, None) == 1)
+        RoundLoop(plan, Loop(plan), store).run(stop=lambda: next(rounds, None) == 1)
         store.close()
         resumed = play(tiny_plan(method, participation=0.6), store=Store(path))
     require_equal(whole, resumed, "a resumed run")
