@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ from ..task.metrics import Metric
 from ..task.schedules import Schedule
 from .folder import MODELS, STATE, create_folder, new_folder, read_folder, require_objects
 from .interrupt import catch_interrupt
+from .progress import Reporter
 from .result import Result
 from .round_loop import Progress, RoundLoop
-from .settings import OWN, Config
+from .settings import OWN, Config, mark_objects
 from .setup import make_plan, separate, weights_hash
 from .store import Store
 
@@ -39,6 +39,7 @@ def run(
     public: Any = None,
     out: str | Path | None = None,
     watch: Watch = lambda _: None,
+    reporter: Reporter | None = None,
     **settings: Any,
 ) -> Result:
     """Train a federation and return its result.
@@ -57,6 +58,7 @@ def run(
         public: what everybody sees, for methods that need it: a source's name, a share of the data, or (x, y).
         out: a new folder for the run; without it the run stays in memory.
         watch: called after every round.
+        reporter: receives how the run goes on, as by `compare`.
         settings: any other setting of `Config`, such as rounds, lr, clients, partition, seed.
 
     >>> import torch
@@ -67,27 +69,37 @@ def run(
     given = {"method": method, "data": data, "model": model, "models": models, "model_of": model_of, "loss": loss}
     given |= {"metrics": metrics, "initial": initial, "schedule": schedule, "public": public}
     config, objects = separate({**given, **settings})
-    plan = make_plan(config, objects)
     folder = None if out is None else new_folder(Path(out))
-    return carry_out(plan, config, folder, watch)
+    return carry_out(make_plan(config, objects), config, folder, watch, reporter)
 
 
-def carry_out(plan: Plan, config: Config, folder: Path | None, watch: Watch) -> Result:
+def carry_out(
+    plan: Plan, config: Config, folder: Path | None, watch: Watch, reporter: Reporter | None = None
+) -> Result:
     """Start or continue a run in a folder (or in memory) and return its result."""
     if folder is not None:
         create_folder(folder, config)
     store = Store(None if folder is None else folder / STATE, cache_mb=config.cache_mb, device=config.device)
+    reporter, label = reporter or Reporter(), config.method
+    reporter.start(label, plan.rounds, -plan.method.setup_rounds if (at := store.facts.next_round) is None else at)
     engine = engines.build(begin(plan, config, folder, store)).make(plan)
     loop = RoundLoop(plan, engine, store, config.eval_every)
+
+    def report(progress: Progress) -> None:
+        reporter.step(label, progress)
+        watch(progress)
+
     try:
         with catch_interrupt() as asked:
-            finished = loop.run(watch, asked)
+            finished = loop.run(report, asked)
     finally:
         engine.close()
     result = Result(plan, config, store, loop.metric, loop.point, folder)
     result.write()
     if finished and config.save_models and folder is not None:
         result.save_models(folder / MODELS)
+    if finished:
+        reporter.end(label, result.summary)
     return result
 
 
@@ -114,20 +126,23 @@ def open_run(folder: str | Path, **objects: Any) -> tuple[Plan, Config]:
     settings = read_folder(folder)
     require_objects(folder, settings, objects)
     config, known = separate({name: value for name, value in settings.items() if value != OWN})
-    config = replace(config, **{name: OWN for name, value in settings.items() if value == OWN})
+    config = mark_objects(config, [name for name, value in settings.items() if value == OWN])
     return make_plan(config, known | objects), config
 
 
-def resume(folder: str | Path, *, watch: Watch = lambda _: None, **objects: Any) -> Result:
+def resume(
+    folder: str | Path, *, watch: Watch = lambda _: None, reporter: Reporter | None = None, **objects: Any
+) -> Result:
     """Continue a run where it stopped; the result is bit-identical to an uninterrupted one.
 
     Args:
         folder: the run's folder.
         watch: called after every round.
+        reporter: receives how the run goes on.
         objects: what was given to `run` as an object, under the same names.
     """
     plan, config = open_run(folder, **objects)
-    return carry_out(plan, config, Path(folder), watch)
+    return carry_out(plan, config, Path(folder), watch, reporter)
 
 
 def load(folder: str | Path, **objects: Any) -> Result:

@@ -156,13 +156,8 @@ def personal_of(result: Result, client: int | str, last: bool = False) -> Person
         raise RunFolderError("the run has no complete round yet, so there is no model to export; resume it first")
     at = done if last or known.selected is None else known.selected
     facts = about(result.plan, result.config.hash, index, at, done, "last" if last else "selected by validation")
-    return Personal(
-        result.plan,
-        index,
-        result.view(index, round=-1 if last else None),
-        facts,
-        scores_at(result.store.rows(), index, at),
-    )
+    scores = scores_at(result.store.rows(), index, at)
+    return Personal(result.plan, index, result.view(index, round=-1 if last else None), facts, scores)
 
 
 def about(plan: Plan, config_hash: str, index: int, at: int, done: int, which: str) -> dict[str, Any]:

@@ -7,9 +7,8 @@ import json
 import platform
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -27,6 +26,9 @@ from .folder import METRICS, SUMMARY
 from .settings import Config
 from .store import Store
 from .summary import headline, table
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SCHEMA_VERSION = 1
 

@@ -27,8 +27,8 @@ log = logging.getLogger("idiolect")
 
 @dataclass(frozen=True)
 class Progress:
-    """What is reported after a round; `score` is the newest sample-weighted validation score, `samples` how many samples
-    the clients trained on."""
+    """What is reported after a round; `score` is the newest sample-weighted validation score, `samples` the number of
+    samples that clients trained on."""
 
     round: int
     rounds: int

@@ -1,26 +1,28 @@
-"""The configuration of a run: flat, with ranges and help, the same in YAML, on the command line and in Python."""
+"""The configuration of a run: flat, with ranges and help, the same in YAML, on the command line and in Python.
+
+Methods and optimizers, and PyTorch with them, are imported where they are built, so that the settings can be listed
+without them."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ..contract.method import Method, methods
 from ..core.errors import InputError, UnknownNameError
 from ..core.expressions import value
 from ..core.files import write_whole
 from ..core.options import Options, did_you_mean, make, option, options_of
 from ..core.registry import describe, override
-from ..engines import engines
-from ..task.optimizers import Optimizer, optimizers
-from ..task.schedules import schedules
+
+if TYPE_CHECKING:
+    from ..task.optimizers import Optimizer
 
 OWN = "(given in Python)"
 """What a configuration says of a setting that was given as an object."""
@@ -95,11 +97,19 @@ class Config(Options):
 
     def build_optimizer(self) -> Optimizer:
         """The optimizer, with `momentum`, `weight_decay` and `clip` where they are given."""
+        from ..task.optimizers import optimizers
+
         built = optimizers.build(self.optimizer)
         for name in ("momentum", "weight_decay", "clip"):
             if (given := getattr(self, name)) is not None:
                 built = override(built, name, str(given))
         return built
+
+
+def mark_objects(config: Config, names: Iterable[str]) -> Config:
+    """The configuration with a mark at settings that were given as objects."""
+    marks: dict[str, Any] = dict.fromkeys(names, OWN)
+    return dataclasses.replace(config, **marks)
 
 
 def configure(values: Mapping[str, Any] | None = None, overrides: list[str] | None = None) -> Config:
@@ -109,6 +119,10 @@ def configure(values: Mapping[str, Any] | None = None, overrides: list[str] | No
     >>> configure({"method": "fedprox", "rounds": 3}, ["method.mu=0.5"]).method
     'fedprox(mu=0.5)'
     """
+    from ..contract.method import Method, methods
+    from ..engines import engines
+    from ..task.schedules import schedules
+
     values, deep = dict(values or {}), []
     for text in overrides or []:
         key, equals, given = text.partition("=")

@@ -7,7 +7,6 @@ import copy
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from ..models import default_model
 from ..task.network import has_bf16
 from ..task.schedules import Custom, Schedule, schedules
 from ..task.task import Task
-from .settings import OWN, Config, configure
+from .settings import Config, configure, mark_objects
 
 log = logging.getLogger("idiolect")
 
@@ -55,10 +54,10 @@ def separate(arguments: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
             objects[name] = value
         else:
             settings[name] = str(value) if name in OBJECTS and value is not None else value
-    marks = {name: OWN for name in objects if name in OBJECTS}
+    marks = [name for name in objects if name in OBJECTS]
     if "method" in settings:
         objects["method"] = settings["method"] = registry.build(settings["method"])
-    return replace(configure(settings), **marks), objects
+    return mark_objects(configure(settings), marks), objects
 
 
 def _is_file(name: str, value: Any) -> bool:

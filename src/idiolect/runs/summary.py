@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
 from .store import Row
 
+if TYPE_CHECKING:
+    import polars as pl
+
 SCHEMA = {
-    "round": pl.Int64,
-    "client": pl.Int64,
-    "cohort": pl.String,
-    "point": pl.String,
-    "split": pl.String,
-    "metric": pl.String,
-    "value": pl.Float64,
-    "samples": pl.Int64,
+    "round": int,
+    "client": int,
+    "cohort": str,
+    "point": str,
+    "split": str,
+    "metric": str,
+    "value": float,
+    "samples": int,
 }
 
 
 def table(rows: Iterable[Row]) -> pl.DataFrame:
     """Metrics as a table: one row per round, client, point, split and metric; rounds count from 1."""
+    import polars as pl  # which takes long to import
+
     return pl.DataFrame(list(rows), schema=SCHEMA, orient="row").with_columns(pl.col("round") + 1)
 
 
