@@ -35,6 +35,7 @@ def lazy_names(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], 
         return {found.name for found in iter_modules(sys.modules[package].__path__)}
 
     def list_names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes, *modules()})
+        special = (name for name in vars(sys.modules[package]) if name.startswith("__"))
+        return sorted({*special, *homes, *modules()})
 
     return get, list_names

@@ -59,7 +59,7 @@ class Run:
         """One row per round, client, point, split and metric, among them those of the selected round."""
         path = self.folder / "metrics.parquet"
         try:
-            held = pl.read_parquet(path, columns=list(SCHEMA)).match_to_schema(SCHEMA)
+            held = pl.read_parquet(path, columns=list(SCHEMA)).match_to_schema(pl.Schema(SCHEMA))
         except (OSError, pl.exceptions.PolarsError):
             held = pl.DataFrame(schema=SCHEMA)
         if held.filter(round=self.selected, split="test").is_empty():
