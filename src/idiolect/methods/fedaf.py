@@ -34,7 +34,7 @@ from ..contract import (
     shared,
 )
 from ..contract.gradients import Autograd, LossFn
-from ..contract.parts.class_statistics import added, empty, feature_size, require_classes
+from ..contract.parts.class_statistics import add_rows, empty, feature_size, require_classes
 from ..contract.parts.heads import check_head
 from ..core.randomness import generator
 from ..task.optimizers import SGD
@@ -165,7 +165,7 @@ class FedAF(Method):
         outputs = ctx.task.forward(work["params"], work["buffers"], batch.x).outputs
         features = ctx.task.forward(work[SAMPLE], work["buffers"], batch.x).features
         values = {FEATURES: features, SOFT: outputs.softmax(1), OWN_LOGITS: outputs}
-        return {**work, **{slot: added(work[slot], rows, batch.y, batch.weight) for slot, rows in values.items()}}
+        return {**work, **{slot: add_rows(work[slot], rows, batch.y, batch.weight) for slot, rows in values.items()}}
 
     def condense(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of the images."""

@@ -85,4 +85,4 @@ def next_round(folder: Path | None, method: Method) -> int:
         store = Store(folder / STATE, create=False)
         known = store.facts.next_round
         store.close()
-    return -method.setup_rounds if known is None else known
+    return -method.needs.setup_rounds if known is None else known
