@@ -92,7 +92,7 @@ class FedAF(Method):
 
     per_class: int = option(10, min=1, help="images that a client learns of each of its classes")
     steps: int = option(50, min=1, help="steps of learning images per round")
-    image_lr: float = option(1.0, above=0.0, help="rate of learning images")
+    image_lr: float = option(1.0, above=0.0, help="learning rate of the images")
     mix: float = option(
         0.9, min=0.0, max=1.0, help="share of the received model in the network that images are seen by"
     )
@@ -101,7 +101,7 @@ class FedAF(Method):
     match: float = option(0.1, min=0.0, help="weight of the soft labels in the server's training")
     server_epochs: int = option(5, min=1, help="the server's passes over the images per round")
     server_batch: int = option(64, min=1, help="the server's batch size")
-    server_lr: float = option(0.05, above=0.0, help="the server's rate")
+    server_lr: float = option(0.05, above=0.0, help="the server's learning rate")
     server_momentum: float = option(0.9, min=0.0, below=1.0, help="the server's momentum")
 
     @property
