@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from idiolect.engines.client import train
+from idiolect.engines.client_round import train
 
 from idiolect.core.errors import InputError
 from idiolect.flower.messages import Message

@@ -91,7 +91,6 @@ class FedLAG(Wrapper):
         ),
         caution="layers are personal in what they become, not in what is sent: the server has to compare them",
     )
-    refuses = Refuses(other_networks="it compares the clients' updates layer by layer")
     identities: ClassVar[dict[str, str]] = {"fedlag(fedavg, k=0)": "fedavg"}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"xi": -0.1, "schedule": "dynamic", "signal": "update", "granularity": "module"},
@@ -200,6 +199,14 @@ class FedLAG(Wrapper):
             )
 
     # -- slots -----------------------------------------------------------------------------------
+
+    @property
+    def refuses(self) -> Refuses:  # type: ignore[override]
+        """What the inner method refuses, and what a comparison of updates does."""
+        summing = "it compares the updates of every two clients"
+        return replace(
+            self.inner.refuses, other_networks="it compares the clients' updates layer by layer", summing=summing
+        )
 
     @property
     def slots(self) -> Mapping[str, Slot]:
