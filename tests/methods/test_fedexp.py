@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from idiolect.engines.client import train
 
 from idiolect import Federation, run
 from idiolect.contract.method import Upload, methods
 from idiolect.core import tree
 from idiolect.core.errors import OptionError
 from idiolect.engines import Loop, Plan
-from idiolect.engines.client import train
 from idiolect.runs.round_loop import Experiment
 from idiolect.runs.store import Store
 from idiolect.testing import play, tiny_plan, views

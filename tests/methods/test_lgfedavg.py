@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from idiolect.engines.client import train
 
 from idiolect.contract.method import methods
 from idiolect.core import codec
 from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines import Loop, engines
-from idiolect.engines.client import train
 from idiolect.runs.round_loop import Experiment
 from idiolect.runs.store import Store
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from idiolect.engines.client import batches, train
 from torch import nn
 
 from idiolect import Batch, Task
@@ -16,7 +17,6 @@ from idiolect.core import tree
 from idiolect.core.errors import ComposeError, ModelError, OptionError
 from idiolect.data import Client, Federation
 from idiolect.engines import Plan
-from idiolect.engines.client import batches, train
 from idiolect.task.optimizers import SGD, Adam
 from idiolect.testing import check_method, play, tiny_federation, tiny_model, tiny_plan
 
@@ -460,7 +460,9 @@ def test_running_variances_are_kept_as_they_are_and_cut_where_they_are_used():
     def download(variance):
         return {**ctx.initial, "buffers": {**ctx.initial["buffers"], name: torch.full(shape, variance)}}
 
-    assert float(method.personal_model(ctx, client, download(0.0))["buffers"][name].max()) == 0.0  # 0.1 + 0.5 (0 - 1) < 0
+    assert (
+        float(method.personal_model(ctx, client, download(0.0))["buffers"][name].max()) == 0.0
+    )  # 0.1 + 0.5 (0 - 1) < 0
     assert torch.allclose(method.personal_model(ctx, client, download(1.2))["buffers"][name], torch.tensor(0.2))
     work = method.begin(ctx, client, download(-0.5))
     assert float(work["buffers"][name].max()) == float(work["lgmix.global.buffers"][name].max()) == 0.0

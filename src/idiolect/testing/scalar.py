@@ -97,7 +97,8 @@ def take_batch(plan: Plan, size: int = 4, index: int = 0) -> Batch:
 
 def pad_batch(batch: Batch) -> Batch:
     """A batch with one sample more, of weight zero."""
-    return Batch(*(torch.cat([part, part[:1]]) for part in batch[:2]), torch.cat([batch.weight, torch.zeros(1)]))
+    x, y, weight = batch
+    return Batch(torch.cat([x, x[:1]]), torch.cat([y, y[:1]]), torch.cat([weight, torch.zeros(1)]))
 
 
 def to_double(slots: Slots) -> Slots:
