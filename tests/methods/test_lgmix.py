@@ -17,6 +17,7 @@ from idiolect.core import tree
 from idiolect.core.errors import ComposeError, ModelError, OptionError
 from idiolect.data import Client, Federation
 from idiolect.engines import Plan
+from idiolect.engines.slots import first_client, first_server
 from idiolect.task.optimizers import SGD, Adam
 from idiolect.testing import check_method, play, tiny_federation, tiny_model, tiny_plan
 

@@ -20,7 +20,7 @@ from .settings import LINEUP, Json, Overrides, Quiet, gather_settings, with_sett
 
 if TYPE_CHECKING:
     from ..advice import Advice, Study
-    from ..advice.race import Course, Race
+    from ..advice.race import Race, RaceSchedule
 
 
 @with_settings(without=("method",))
@@ -47,7 +47,7 @@ def advise(
 
     Label skew, feature shift, concept shift and quantity skew are measured on training data, conflicts of updates on a
     few rounds of FedAvg. Rules turn the numbers into three methods, with reasons. These then race against local, fedavg
-    and finetune(fedavg) under an equal budget: after each leg the worse half drops out. Validation data decide; test
+    and finetune(fedavg) under an equal budget: after each rung the worse half drops out. Validation data decide; test
     data are not touched.
 
     [bold]Examples[/bold]
@@ -63,7 +63,7 @@ def advise(
         show_profile(study, advice)
     if race:
         if not as_json:
-            show_course(study.course, study)
+            show_schedule(study.schedule, study)
         if screen.OUT.is_terminal and sys.stdin.isatty() and not yes and not as_json:
             race = typer.confirm("Run the race?", default=True)
     if race:
@@ -82,7 +82,7 @@ def run_race(study: Study, quiet: bool) -> Advice:
     from .training import interruptible, make_reporter
 
     with interruptible(lambda: "stopped; nothing of the race is kept"), make_reporter(quiet) as told:
-        return study.raced(told)
+        return study.run_race(told)
 
 
 def show_profile(study: Study, advice: Advice) -> None:
@@ -123,20 +123,20 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value == round(value) and value >= 1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
-def show_course(course: Course, study: Study) -> None:
+def show_schedule(schedule: RaceSchedule, study: Study) -> None:
     """The race as planned, and the time it will take."""
     from ..runs.progress import clock
 
     rows = [
-        (each.method, str(each.rounds), f"{each.steps:,}", f"{each.seconds:.3f}", f"{each.judged:.3f}")
-        for each in course.runners
+        (each.method, str(each.rounds), f"{each.steps:,}", f"{each.seconds:.3f}", f"{each.eval_seconds:.3f}")
+        for each in schedule.contenders
     ]
     screen.show_table(("race", "rounds", "steps/round", "s/round", "s/evaluation"), rows)
-    legs = ", then ".join(map(str, course.left))
-    alike = "the same local steps" if course.budget == "steps" else "the same rounds"
+    counts = ", then ".join(map(str, schedule.counts))
+    alike = "the same local steps" if schedule.budget == "steps" else "the same rounds"
     screen.paragraph(
-        f"{legs} methods, {alike} for all, judged by validation; {study.rounds} rounds of fedavg where a run has"
-        f" {study.config.rounds}; about {clock(course.seconds)} on {course.engine}"
+        f"{counts} methods, {alike} for all, judged by validation; {study.rounds} rounds of fedavg where a run has"
+        f" {study.config.rounds}; about {clock(schedule.seconds)} on {schedule.engine}"
     )
 
 
@@ -145,14 +145,14 @@ def show_race(race: Race, study: Study) -> None:
     show = formatter(race.metric)
     unit = " (%)" if race.metric == "accuracy" else ""
     rows = [
-        (each.method, show(each.score), str(each.leg + 1), str(each.rounds), f"{each.steps:,}", f"{each.seconds:.1f}")
+        (each.method, show(each.score), str(each.rung + 1), str(each.rounds), f"{each.steps:,}", f"{each.seconds:.1f}")
         for each in race.places
     ]
     screen.say()
-    screen.show_table(("method", f"validation {race.metric}{unit}", "legs", "rounds", "steps", "s"), rows)
+    screen.show_table(("method", f"validation {race.metric}{unit}", "rungs", "rounds", "steps", "s"), rows)
     lower = "; lower is better" if race.direction == "lower" else ""
     screen.paragraph(
-        f"Who ran more legs stands higher; scores of different legs are not comparable{lower}. One seed"
+        f"Who ran more rungs stands higher; scores of different rungs are not comparable{lower}. One seed"
         f" ({study.config.seed}), so small differences mean nothing.",
         "dim",
     )

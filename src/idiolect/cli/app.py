@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperArgument, TyperOption
 
 from .. import __version__
+from ..core.allocator import tune_allocator
 from ..core.errors import IdiolectError
 from . import screen
 from .advise import advise
@@ -102,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 2 something given cannot be used, 130 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     screen.prepare()
+    tune_allocator()
     sys.exit(run_command(given, debug="--debug" in given))
 
 

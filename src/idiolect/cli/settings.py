@@ -15,7 +15,7 @@ from rich.markup import escape
 from ..core.errors import InputError
 from ..core.expressions import value, write
 from ..core.options import OptionInfo, options_of
-from ..runs.settings import Config, read_config
+from ..runs.settings import OWN, Config, read_config
 
 PANELS = {"method": "Method, data and model", "rounds": "Training", "eval_every": "Evaluation and run"}
 """A panel of the help text begins at this setting."""
@@ -113,7 +113,6 @@ def gather_settings(path: Path | None, settings: Mapping[str, Any]) -> dict[str,
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings of a configuration file."""
     from ..contract import methods
-    from ..runs.api import OWN
 
     if not path.exists():
         hint = f"; to choose the method, write: --method {path}" if str(path).partition("(")[0] in methods else ""

@@ -19,12 +19,13 @@ from torch import Tensor
 
 from ..contract import Download, Slots, Upload
 from ..core import tree
+from ..core.allocator import tune_allocator
 from ..core.errors import IdiolectError
 from ..kernels.convolutions import speed_up
 from .client_evaluation import Score, evaluate_group
 from .client_round import Outcome, train
 from .loop import States
-from .machine import cores, tune_allocator
+from .machine import cores
 from .plan import Plan
 from .shared_memory import Arena, Layout
 from .stacking import train_stack
@@ -77,7 +78,6 @@ class Workers:
             )
             for number, box in enumerate(self._outboxes)
         ]
-        gc.freeze()  # what exists by now stays, here and in workers: no collection need look at it until the end
         for process in self._processes:
             process.start()
         self._started = True
@@ -170,7 +170,6 @@ class Workers:
         for process in self._processes:
             process.join(timeout=2)
             process.kill()
-        gc.unfreeze()
         self._started = False
 
 
@@ -197,6 +196,7 @@ def serve(
 ) -> None:
     """A worker's life: take a job, do it, report where the results lie; until there are none."""
     torch.set_num_threads(1)
+    gc.freeze()  # what exists by now stays: no collection need look at it, nor copy the pages it shares
     tune_allocator()
     follow_parent()
     if not chunk and plan.device == "cpu":  # traced tensors cannot be rearranged

@@ -77,8 +77,10 @@ class APPLE(Collection):
     )
     identities: ClassVar[dict[str, str]] = {"apple(prior=own, lr_p=0)": "local"}
 
-    lr_p: float | None = option(None, min=0.0, help="rate of the relations; none is a tenth of the run's")
-    core_rate: float = option(1.0, above=0.0, help="multiple of the run's rate for the core, whose gradient has p_ii")
+    lr_p: float | None = option(None, min=0.0, help="learning rate of the relations; none is a tenth of the run's")
+    core_rate: float = option(
+        1.0, above=0.0, help="multiple of the run's learning rate for the core, whose gradient has p_ii"
+    )
     mu: float = option(0.1, min=0.0, help="pull of the relations towards their prior")
     until: float = option(0.1, min=0.0, max=1.0, help="share of the rounds after which the pull is zero")
     fading: str = option("cosine", choices=("cosine", "exponential"), help="how the pull falls until then")

@@ -34,7 +34,7 @@ from ..contract import (
     shared,
 )
 from ..contract.gradients import Autograd, LossFn
-from ..contract.parts.class_statistics import added, empty, feature_size, require_classes
+from ..contract.parts.class_statistics import add_rows, empty, feature_size, require_classes
 from ..contract.parts.heads import check_head
 from ..core.randomness import generator
 from ..task.optimizers import SGD
@@ -92,7 +92,7 @@ class FedAF(Method):
 
     per_class: int = option(10, min=1, help="images that a client learns of each of its classes")
     steps: int = option(50, min=1, help="steps of learning images per round")
-    image_lr: float = option(1.0, above=0.0, help="rate of learning images")
+    image_lr: float = option(1.0, above=0.0, help="learning rate of the images")
     mix: float = option(
         0.9, min=0.0, max=1.0, help="share of the received model in the network that images are seen by"
     )
@@ -101,7 +101,7 @@ class FedAF(Method):
     match: float = option(0.1, min=0.0, help="weight of the soft labels in the server's training")
     server_epochs: int = option(5, min=1, help="the server's passes over the images per round")
     server_batch: int = option(64, min=1, help="the server's batch size")
-    server_lr: float = option(0.05, above=0.0, help="the server's rate")
+    server_lr: float = option(0.05, above=0.0, help="the server's learning rate")
     server_momentum: float = option(0.9, min=0.0, below=1.0, help="the server's momentum")
 
     @property
@@ -165,7 +165,7 @@ class FedAF(Method):
         outputs = ctx.task.forward(work["params"], work["buffers"], batch.x).outputs
         features = ctx.task.forward(work[SAMPLE], work["buffers"], batch.x).features
         values = {FEATURES: features, SOFT: outputs.softmax(1), OWN_LOGITS: outputs}
-        return {**work, **{slot: added(work[slot], rows, batch.y, batch.weight) for slot, rows in values.items()}}
+        return {**work, **{slot: add_rows(work[slot], rows, batch.y, batch.weight) for slot, rows in values.items()}}
 
     def condense(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of the images."""

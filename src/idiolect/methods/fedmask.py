@@ -61,7 +61,7 @@ class FedMask(Method):
     in one, and stays as it is.
 
     The sign of a score that the server turns changes, its size does not; at a mean of exactly 1/2 clients keep their
-    own. (What overlaps, and that the mean decides by majority, is this library's reading of the paper.) Biases and
+    own. (What overlaps, and that the mean decides by majority, is our reading of the paper.) Biases and
     normalisation are frozen too. Nothing but masks, running statistics and the sample count leaves a client.
     Run it: ``idiolect run fedmask``.
     """
@@ -81,7 +81,7 @@ class FedMask(Method):
     layers: int = option(1, min=1, help="how many of the last layers have masks")
     sparsity: float = option(0.5, min=0.0, below=1.0, help="share of each masked tensor that is pruned")
     start: float = option(0.01, above=0.0, help="score of every weight before training; above 0 all are on")
-    lr: float | None = option(None, above=0.0, help="rate of the scores; none is the run's")
+    lr: float | None = option(None, above=0.0, help="learning rate of the scores; none is the run's")
     overlap: int = option(2, min=1, help="how many clients must have kept a weight for the server to decide about it")
 
     @property
@@ -99,8 +99,7 @@ class FedMask(Method):
 
     def masked(self, ctx: RoundContext) -> Tree:
         """The tensors that have masks: the weights of the last layers."""
-        task = ctx.task
-        return tree.pick(task.initial["params"], mask_names(task, self.layers))
+        return tree.pick(ctx.initial["params"], mask_names(ctx.task, self.layers))
 
     def undecided(self, ctx: ServerContext) -> Tree:
         """Nothing is decided: all means are 1/2."""

@@ -80,7 +80,7 @@ class FedMD(Method):
     )
     digest_epochs: int = option(1, min=0, help="passes over the consensus per round")
     digest_batch: int = option(256, min=1, help="batch size of scoring and digesting")
-    digest_lr: float | None = option(None, above=0.0, help="rate of digesting; none is the run's")
+    digest_lr: float | None = option(None, above=0.0, help="learning rate of digesting; none is the run's")
 
     @property
     def slots(self) -> Mapping[str, Slot]:
