@@ -133,7 +133,7 @@ def test_only_images_of_own_classes_are_sent_and_counted():
     plan = tiny_plan(SMALL)
     server = first_server(plan.server(0))
     upload = train(plan, 2, 0, None, plan.method.download(plan.server(0), server, (2,)).of(2)).upload
-    assert upload.slots.keys() - {"weight"} == {IMAGES, LOGITS, SOFT}
+    assert upload.slots.keys() == {IMAGES, LOGITS, SOFT}
     assert upload.masks[IMAGES]["x"].flatten(1).all(1).tolist() == [False, True, False]
     assert upload.slots[LOGITS]["count"].tolist() == [0.0, 6.0, 0.0]
     assert codec.size(upload.slots, upload.masks) < codec.size(upload.slots)

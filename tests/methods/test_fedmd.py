@@ -194,7 +194,7 @@ def test_only_scores_are_sent_and_they_are_counted_as_they_are():
     """12 public samples of 3 classes are 12 x 3 x 4 bytes, and as many down, with 8 for the round."""
     plan = tiny_plan("fedmd(samples=12)")
     server, uploads = consensus_of(plan)
-    assert uploads[0].slots.keys() - {"weight"} == {SCORES}
+    assert uploads[0].slots.keys() == {SCORES}
     assert codec.size({SCORES: uploads[0].slots[SCORES]}, uploads[0].masks) == 144
     assert codec.size(download_of(plan, server)) == 144 + 8
     more = tiny_plan("fedmd(samples=5000)")
