@@ -88,7 +88,6 @@ class FedLAG(Wrapper):
         reveals="as the method inside, personal layers included; where the server cannot work out an update from that, the update too",
         caution="layers are personal in what they become, not in what is sent: the server has to compare them",
     )
-    refuses = Refuses(other_networks="it compares the clients' updates layer by layer")
     identities: ClassVar[dict[str, str]] = {"fedlag(fedavg, k=0)": "fedavg"}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"xi": -0.1, "schedule": "dynamic", "signal": "update", "granularity": "module"},
@@ -197,6 +196,12 @@ class FedLAG(Wrapper):
             )
 
     # -- slots -----------------------------------------------------------------------------------
+
+    @property
+    def refuses(self) -> Refuses:  # type: ignore[override]
+        """As the inner method, and what the comparison of single updates rules out."""
+        reason = "it compares the clients' updates layer by layer"
+        return replace(self.inner.refuses, other_networks=reason, summing=reason)
 
     @property
     def slots(self) -> Mapping[str, Slot]:

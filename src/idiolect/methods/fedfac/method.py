@@ -71,6 +71,7 @@ class FedFac(SplitUnits):
         reveals="all rows, personal ones included",
         caution="the factor analysis needs them; with onboarding=ensemble unseen clients receive the last participants' personal rows; with schedule=static all clients take part in a set-up round",
     )
+    refuses = replace(SplitUnits.refuses, summing="it analyses the weights of all clients together, unit by unit")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "ref": {"estimator": "eigvec", "fewer": 1, "bias": "all_local"},
