@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from idiolect import Federation, run
-from idiolect.contract.method import Download, methods
-from idiolect.contract.phase import Phase
+from idiolect.contract import Download, methods
 from idiolect.core.errors import IdiolectError, ModelError
 from idiolect.engines import Loop, Workers, engines, resolve
 from idiolect.engines.choice import calibrate
 from idiolect.engines.shared_memory import Arena
-from idiolect.engines.stacking import grouped, is_plain, obstacle, train_stack
+from idiolect.engines.slots import first_server
+from idiolect.engines.stacking import grouped, is_plain, train_stack, why_not_stackable
 from idiolect.kernels.dense import dense_layers, dense_of
 from idiolect.models import build
 from idiolect.task.optimizers import SGD, Adam
@@ -81,15 +81,26 @@ def test_gradients_of_dense_networks_written_out_equal_the_traced_ones(method, o
     require_equal(written, traced, "written out", 1e-4)
 
 
+def plain_phases(method: str, **changes) -> list[bool]:
+    """Per phase of a method, whether all its steps are plain SGD."""
+    plan = tiny_plan(method, **changes)
+    return [is_plain(plan, phase) for phase in plan.method.phases(plan.context(0, 0))]
+
+
 def test_plain_sgd_is_told_from_every_other_step():
-    assert is_plain(tiny_plan("fedavg"), Phase())
-    assert is_plain(tiny_plan("fedper"), Phase(part=frozenset({"0.weight"})))
-    for method in ("fedprox", "flayer", "fedlag"):
-        assert not is_plain(tiny_plan(method), Phase())
+    for method in ("fedavg", "fedper", "fedlag", "finetune", "flayer(layer_rates=false, acc_source=train)"):
+        assert plain_phases(method)[0], method
+    assert plain_phases("fedrep") == [True, True]
+    assert plain_phases("ditto") == [True, False]
+    for method in ("fedprox", "scaffold", "flayer", "fedlag(signal=last_grad)", "fedlag(flayer)", "finetune(fedprox)"):
+        assert not any(plain_phases(method)), method
     for optimizer in (Adam(), SGD(clip=1.0), SGD(momentum=0.5), SGD(weight_decay=0.1)):
-        assert not is_plain(tiny_plan("fedavg", optimizer=optimizer), Phase())
-    for phase in (Phase(steps=3), Phase(slots=("ditto.own",)), Phase(data="public"), Phase(draws=2)):
-        assert not is_plain(tiny_plan("fedavg"), phase)
+        assert plain_phases("fedavg", optimizer=optimizer) == [False]
+    plan = tiny_plan("fedavg")
+    (phase,) = plan.method.phases(plan.context(0, 0))
+    for change in ({"steps": 3}, {"slots": ("ditto.own",)}, {"data": "public"}, {"draws": 2}):
+        assert not is_plain(plan, replace(phase, **change))
+    assert is_plain(plan, replace(phase, part=frozenset({"0.weight"})))
 
 
 def test_only_chains_of_linear_layers_and_relus_are_written_out():
@@ -125,13 +136,13 @@ def test_what_cannot_be_traced_says_so_and_runs_on_workers(caplog):
     dropout = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
     task = Task(dropout, (torch.randn(2, 4), torch.tensor([0, 1])), classes=3)
     plan = tiny_plan("fedavg")
-    assert "Dropout" in obstacle(type(plan)(plan.method, (task,), plan.data, rounds=1))
+    assert "Dropout" in why_not_stackable(type(plan)(plan.method, (task,), plan.data, rounds=1))
 
 
 def test_a_worker_that_dies_is_an_explained_error():
     plan = tiny_plan("fedavg")
     pool = Workers(plan, 1)
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     download = plan.method.download(plan.server(0), server, (0,))
     list(pool.train(0, {0: None}, download))
     os.kill(pool._processes[0].pid, signal.SIGKILL)
@@ -208,7 +219,7 @@ def test_an_arena_holds_any_dtype_and_shape():
 
 def test_stacks_give_one_outcome_per_client():
     plan = tiny_plan("fedavg", after_local=True)
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     download = plan.method.download(plan.server(0), server, plan.data.seen)
     found = dict(train_stack(plan, 0, dict.fromkeys(plan.data.seen), download, 2))
     expected = dict(Loop(plan).train(0, dict.fromkeys(plan.data.seen), download))

@@ -138,7 +138,7 @@ def keep_and_send(ctx: ClientContext, state: Slots, work: Slots) -> tuple[Slots,
             after |= {part: work[part] for part in parts}
         elif slot.home == "server" and slot.holds == "model" and private:
             own = tree.pick({n: leaf for part in parts for n, leaf in work[part].items()}, private)
-            after |= {private_of(name): own} if own else {}
+            after |= {private_of(name): {**state.get(private_of(name), {}), **own}} if own else {}
         if slot.up:
             part_sent = {part: _without(private, slot, work[part]) for part in parts}
             if slot.holds != "other" and not any(part_sent.values()):

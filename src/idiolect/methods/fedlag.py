@@ -85,10 +85,7 @@ class FedLAG(Wrapper):
         "Layers in which clients' updates conflict become personal",
         paper="nguyen2024fedlag",
         kind="wrapper",
-        reveals=(
-            "as the method inside, personal layers included; where the server cannot work out an update from "
-            "that, the update too"
-        ),
+        reveals="as the method inside, personal layers included; where the server cannot work out an update from that, the update too",
         caution="layers are personal in what they become, not in what is sent: the server has to compare them",
     )
     identities: ClassVar[dict[str, str]] = {"fedlag(fedavg, k=0)": "fedavg"}
@@ -202,11 +199,9 @@ class FedLAG(Wrapper):
 
     @property
     def refuses(self) -> Refuses:  # type: ignore[override]
-        """What the inner method refuses, and what a comparison of updates does."""
-        summing = "it compares the updates of every two clients"
-        return replace(
-            self.inner.refuses, other_networks="it compares the clients' updates layer by layer", summing=summing
-        )
+        """As the inner method, and what the comparison of single updates rules out."""
+        reason = "it compares the clients' updates layer by layer"
+        return replace(self.inner.refuses, other_networks=reason, summing=reason)
 
     @property
     def slots(self) -> Mapping[str, Slot]:

@@ -84,7 +84,6 @@ class LGMix(Method):
             "the ratio, per round it took part in; with missed=ignore the server keeps a model per client"
         ),
     )
-    refuses = Refuses(wrapping="its clients never start from the global model, so there is none to act on")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "ref": {"centered": True}}
     identities: ClassVar[Mapping[str, str]] = {"lgmix(fixed=1)": "local", "lgmix(fixed=0)": "fedavg"}
     identity_tolerance: ClassVar[float] = 1e-6
@@ -109,6 +108,14 @@ class LGMix(Method):
             task.require_features(self.name)
         if self.centered:
             width(task)
+
+    @property
+    def refuses(self) -> Refuses:  # type: ignore[override]
+        """There is no model to wrap; to leave out missed updates the server has to know who sent one."""
+        return Refuses(
+            wrapping="its clients never start from the global model, so there is none to act on",
+            summing="it keeps the model that each client's last round led to" if self.missed == "ignore" else "",
+        )
 
     @property
     def slots(self) -> Mapping[str, Slot]:

@@ -78,6 +78,7 @@ class FedFac(SplitUnits):
     refuses = Refuses(
         other_networks="it splits the layers of one network", summing="it analyses the rows of all clients' models"
     )
+    refuses = replace(SplitUnits.refuses, summing="it analyses the weights of all clients together, unit by unit")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
         "ref": {"estimator": "eigvec", "fewer": 1, "bias": "all_local"},
