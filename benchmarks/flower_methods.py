@@ -16,6 +16,7 @@ import torch
 
 import idiolect
 from idiolect.core.tree import Slots
+from idiolect.flower.folders import MODEL_FILE, STATE_FILE
 from idiolect.flower.testbed import Testbed, write_named_app
 from idiolect.runs.store import Store
 
@@ -27,25 +28,25 @@ CLIENTS = 5
 SETTINGS = {"data": "digits", "partition": "dirichlet:0.5", "clients": CLIENTS, "lr": 0.1, "seed": 3}
 
 
-def furthest(a: Slots, b: Slots) -> float:
-    """The largest difference between two slots of the same shapes."""
+def largest_difference(a: Slots, b: Slots) -> float:
+    """The largest difference of any number in slots of the same names and shapes."""
     assert {s: sorted(each) for s, each in a.items()} == {s: sorted(each) for s, each in b.items()}
     pairs = [(leaf, b[slot][name]) for slot, leaves in a.items() for name, leaf in leaves.items() if leaf.numel()]
-    gaps = [(one.double() - other.double()).abs().max() for one, other in pairs]
-    return float(torch.stack(gaps).max()) if gaps else 0.0
+    differences = [(one.double() - other.double()).abs().max() for one, other in pairs]
+    return float(torch.stack(differences).max()) if differences else 0.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("methods", nargs="*", default=METHODS)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    args = parser.parse_args()
     worst = 0.0
     with tempfile.TemporaryDirectory() as root, Testbed(Path(root) / "bed") as bed:
         for index in range(CLIENTS):
             bed.start_node(index)
-        names = {method: f"run{number}" for number, method in enumerate(given.methods)}
-        rounds = {"rounds": given.rounds, "eval_every": given.rounds}
+        names = {method: f"run{number}" for number, method in enumerate(args.methods)}
+        rounds = {"rounds": args.rounds, "eval_every": args.rounds}
         deployment = {"method": "fedavg", "federation": "none", "wait": 600.0}
         app = write_named_app(Path(root) / "app", SETTINGS | deployment | rounds)
         print(f"{'method':<16} {'server':>9} {'personal':>9} {'bytes':>6} {'seconds':>8}", flush=True)
@@ -55,17 +56,17 @@ def main() -> None:
             bed.wait_for(name, "complete after", 3600)
             seconds = time.perf_counter() - started
             loop = idiolect.run(method, engine="loop", **rounds, **SETTINGS)
-            store = Store(bed.home / name / "server" / "state.sqlite", create=False)
-            server = furthest(store.server(), loop.store.server())
-            views = []
+            store = Store(bed.home / name / "server" / STATE_FILE, create=False)
+            server = largest_difference(store.server(), loop.store.server())
+            differences = []
             for index in range(CLIENTS):
-                held = Store(bed.home / name / f"client-{index}" / "model.sqlite", create=False).clients([index])[index]
-                views.append(furthest(held or {}, loop.view(index, round=-1)))
+                models = Store(bed.home / name / f"client-{index}" / MODEL_FILE, create=False)
+                differences.append(largest_difference(models.clients([index])[index] or {}, loop.view(index, round=-1)))
             counted = ("bytes_up", "bytes_down", "bytes_eval")
             equal = all(store.fact(each) == loop.store.fact(each) for each in counted)
-            worst = max(worst, server, *views)
+            worst = max(worst, server, *differences)
             shown = "equal" if equal else "DIFFER"
-            print(f"{method:<16} {server:9.1e} {max(views):9.1e} {shown:>6} {seconds:8.1f}", flush=True)
+            print(f"{method:<16} {server:9.1e} {max(differences):9.1e} {shown:>6} {seconds:8.1f}", flush=True)
     print(f"largest difference to the loop engine: {worst:.1e}")
     sys.exit(worst > 1e-5)
 

@@ -1,5 +1,5 @@
-"""What a round costs on Flower beyond the work itself, and where the time goes: a SuperLink with TLS and two SuperNodes
-on this machine against the `loop` engine.
+"""What a round costs with Flower beyond the training itself, and where the time goes: a SuperLink with TLS and two
+SuperNodes on this machine against the `loop` engine.
 
     python benchmarks/flower_overhead.py [--rounds 4]
 """
@@ -34,8 +34,8 @@ def cpu_seconds(modules: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
-    given = parser.parse_args()
-    settings = {"clients": CLIENTS, "rounds": given.rounds, "eval_every": given.rounds}
+    args = parser.parse_args()
+    settings = {"clients": CLIENTS, "rounds": args.rounds, "eval_every": args.rounds}
     with tempfile.TemporaryDirectory() as root, Testbed(Path(root) / "bed") as bed:
         deployment = {"method": "fedavg", "federation": "cost", "wait": 600.0}
         app = write_named_app(Path(root) / "app", SETTINGS | settings | deployment)
@@ -47,7 +47,7 @@ def main() -> None:
     first, last = (datetime.fromisoformat(line[:19]) for line in (log.splitlines()[0], log.splitlines()[-1]))
     started = time.perf_counter()
     idiolect.run("fedavg", engine="loop", **(SETTINGS | settings))
-    loop = (time.perf_counter() - started) / given.rounds
+    loop = (time.perf_counter() - started) / args.rounds
     flower, torch_only, everything = (cpu_seconds(each) for each in IMPORTS)
     print(f"a round of training with {CLIENTS} clients")
     print(f"  loop engine                       {loop:8.3f} s")

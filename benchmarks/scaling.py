@@ -25,7 +25,7 @@ from idiolect.data import Client, Federation
 from idiolect.engines import Plan, engines
 from idiolect.engines.machine import tune_allocator
 from idiolect.models import build
-from idiolect.runs.round_loop import Experiment
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 
 SAMPLES = 32
@@ -88,7 +88,7 @@ def _measure(
     runner = engines.build(engine).make(plan)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         store = Store(Path(place) / "state.sqlite")
-        experiment = Experiment(plan, runner, store, eval_every=10**9)
+        experiment = RoundLoop(plan, runner, store, eval_every=10**9)
         server = plan.method.server_init(plan.server(0))
         seconds, peak = [], 0.0
         for round in range(rounds):

@@ -22,7 +22,7 @@ from idiolect.data import Client, Federation
 from idiolect.engines import Engine, Plan, engines
 from idiolect.engines.machine import threads, tune_allocator
 from idiolect.models import build
-from idiolect.runs.round_loop import Experiment
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 
 TRAIN, TEST, LR = 320, 64, 0.01
@@ -79,7 +79,7 @@ class Ours:
         self.plan = Plan(methods.build(method), (task,), data, rounds=10**6, batch_size=work.batch, lr=LR)
         self.engine: Engine = engines.build(engine).make(self.plan)
         self.store = Store(None)
-        self.experiment = Experiment(self.plan, self.engine, self.store)
+        self.experiment = RoundLoop(self.plan, self.engine, self.store)
         self.rounds = -self.plan.method.setup_rounds
         self.server = self.plan.method.server_init(self.plan.server(self.rounds))
 

@@ -8,7 +8,14 @@ import math
 import pytest
 
 from idiolect.comparison.leaderboard import Comparison, rank
-from idiolect.comparison.tables import footnotes, grids, markdown, protocol_lines, table_csv, write_comparison
+from idiolect.comparison.tables import (
+    footnotes,
+    leaderboard_tables,
+    markdown,
+    protocol_lines,
+    table_csv,
+    write_comparison,
+)
 
 
 def summary(score, metric="accuracy", direction="higher", steps=100, point="view", refused=0):
@@ -52,6 +59,11 @@ def comparison(runs, baseline="fedavg", metric="accuracy", direction="higher", s
     return Comparison(protocol, rank(runs, baseline, dict.fromkeys(seeds, 100)), (), skipped or {})
 
 
+def texts(board):
+    """What a terminal shows: the rows of every table."""
+    return [[[cell.text for cell in row] for row in table.shorten().rows] for table in leaderboard_tables(board)]
+
+
 THREE = {
     "fedavg": {0: summary(0.50), 1: summary(0.60), 2: summary(0.70)},
     "ditto": {0: summary(0.60, steps=200), 1: summary(0.71, steps=200), 2: summary(0.78, steps=200)},
@@ -61,14 +73,14 @@ THREE = {
 
 def test_the_best_comes_first_and_nan_last():
     runs = {**THREE, "broken": dict.fromkeys((0, 1, 2), summary(math.nan))}
-    assert [each.method for each in comparison(runs).standings] == ["ditto", "finetune(fedavg)", "fedavg", "broken"]
+    assert [each.method for each in comparison(runs).rows] == ["ditto", "finetune(fedavg)", "fedavg", "broken"]
 
 
 def test_lower_can_be_better():
     runs = {name: {0: summary(value, "mse", "lower")} for name, value in (("fedavg", 0.5), ("local", 0.4))}
     board = comparison(runs, metric="mse", direction="lower")
-    assert [each.method for each in board.standings] == ["local", "fedavg"]
-    assert "lower is better" in grids(board)[0].title
+    assert [each.method for each in board.rows] == ["local", "fedavg"]
+    assert "lower is better" in leaderboard_tables(board)[0].title
 
 
 def test_differences_are_paired_with_the_baseline():
@@ -87,9 +99,9 @@ def test_costs_and_marks():
     assert board["ditto"].needs_more_steps
     assert not board["fedavg"].needs_more_steps
     assert (board["ditto"].mb_up, board["ditto"].mb_down) == (2.0, 3.0)
-    scores, costs = grids(board)
-    assert "finetune(fedavg)†" in [row[0] for row in scores.rows]
-    assert [row[5] for row in costs.rows if row[0] == "ditto"] == ["2.00*"]
+    scores, costs = texts(board)
+    assert "finetune(fedavg)†" in [row[0] for row in scores]
+    assert [row[5] for row in costs if row[0] == "ditto"] == ["2.00*"]
     notes = "\n".join(footnotes(board))
     assert "more local steps" in notes
     assert "tuned a copy" in notes
@@ -103,10 +115,16 @@ def test_a_larger_budget_is_not_marked_for_round_off():
 
 def test_one_seed_shows_no_interval():
     board = comparison({name: {0: by_seed[0]} for name, by_seed in THREE.items()})
-    scores, costs = grids(board)
-    assert "±" not in scores.rows[0][1]
-    assert "one seed" in costs.rows[0][1]
+    scores, costs = texts(board)
+    assert "±" not in scores[0][1]
+    assert "one seed" in costs[0][1]
     assert "one seed" in " ".join(protocol_lines(board))
+
+
+def test_one_method_has_costs_and_no_differences():
+    costs = leaderboard_tables(comparison({"fedavg": THREE["fedavg"]}))[1]
+    assert costs.title == "cost per run"
+    assert [column.head for column in costs.shorten().columns] == ["method", "MB up/down", "steps", "s"]
 
 
 def test_the_protocol_is_stated():
@@ -123,8 +141,8 @@ def test_clients_that_never_trained_are_apart():
     }
     board = comparison({name: {seed: by_seed[seed] for seed in (0, 1)} for name, by_seed in runs.items()})
     assert board["ditto"].unseen.mean == 0.375
-    assert grids(board)[2].rows[0] == ("ditto", "37.50 ± 158.83")
-    assert len(grids(comparison(THREE))) == 2
+    assert texts(board)[2][0] == ["ditto", "37.50 ± 158.83"]
+    assert len(leaderboard_tables(comparison(THREE))) == 2
 
 
 def test_skipped_methods_are_named():
@@ -142,7 +160,7 @@ def test_files_hold_the_same_numbers(tmp_path):
     assert rows[-1]["versus_p"] == ""
     assert held["methods"][-1]["versus"]["p"] is None
     assert (tmp_path / "comparison.md").read_text() == markdown(board) == str(board)
-    assert "| ditto | 69.67 ± 22.54 |" in markdown(board)
+    assert "| ditto | **69.67 ± 22.54** |" in markdown(board)
     assert not list(tmp_path.glob(".*"))
 
 

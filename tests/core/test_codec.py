@@ -45,7 +45,7 @@ def test_few_of_many_go_as_indices_and_many_as_bits():
     assert codec.size({"p": {"a": leaf}}, {"p": {"a": torch.ones(1000, dtype=torch.bool)}}) == 4000
 
 
-def test_truth_values_cost_a_bit_each():
+def test_booleans_cost_a_bit_each():
     assert codec.size({"p": {"a": torch.ones(16, dtype=torch.bool)}}) == 2
 
 

@@ -6,9 +6,9 @@ from torch import nn
 
 from idiolect.core.errors import InputError
 from idiolect.data import load
-from idiolect.flower.project import Project, alone, blank, describe_data
+from idiolect.flower.project import Project, describe_data, hide_other_clients, make_placeholders
 from idiolect.flower.settings import read_settings
-from idiolect.runs.api import make_plan, weights_hash
+from idiolect.runs.setup import make_plan, weights_hash
 
 SETTINGS = {"method": "fedavg", "clients": 3, "rounds": 1}
 
@@ -17,7 +17,7 @@ def own_data(client):
     return torch.randn(20, 5) + client, torch.arange(20) % 2
 
 
-def test_the_settings_of_the_run_and_of_the_deployment_are_told_apart():
+def test_the_settings_of_the_run_and_of_the_deployment_are_separated():
     config, deployment = read_settings({**SETTINGS, "split": "[0.5, 0.25, 0.25]", "quorum": 0.9, "model": ""})
     assert (config.clients, config.split, config.model) == (3, (0.5, 0.25, 0.25), None)
     assert [deployment.needed(n) for n in (1, 2, 10)] == [1, 2, 9]
@@ -32,14 +32,14 @@ def test_the_settings_of_the_run_and_of_the_deployment_are_told_apart():
         ({**SETTINGS, "timeout": -1.0}, r"timeout must lie in \(0, inf\)"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(given, problem):
+def test_impossible_settings_are_refused(given, problem):
     with pytest.raises(InputError, match=problem):
         read_settings(given)
 
 
 def test_a_client_has_only_its_own_data():
     whole = load("digits", clients=3)
-    data = alone(whole, 1)
+    data = hide_other_clients(whole, 1)
     assert torch.equal(data.clients[1].split("train")[0], whole.clients[1].split("train")[0])
     assert not data.clients[0].x.any()
     assert data.clients[0].x.shape == (1, 1, 8, 8)
@@ -48,8 +48,8 @@ def test_a_client_has_only_its_own_data():
 def test_both_sides_build_the_same_model():
     config, deployment = read_settings({**SETTINGS, "data": "digits"})
     project = Project()
-    client = project.plan(config, project.federation(config, deployment, 2))
-    server = project.server_plan(config, describe_data(client.data, 2), {0: 10})
+    client = project.build_plan(config, project.load_federation(config, deployment, 2))
+    server = project.build_server_plan(config, describe_data(client.data, 2), {0: 10})
     whole = make_plan(config, {})
     assert weights_hash(client) == weights_hash(server) == weights_hash(whole)
     assert [int(server.facts(index)[0]) for index in (0, 1)] == [10, 8]
@@ -59,9 +59,9 @@ def test_own_data_and_model():
     config, deployment = read_settings({**SETTINGS, "classes": 2})
     project = Project(own_data, lambda: nn.Linear(5, 2))
     torch.manual_seed(1)
-    first = project.plan(config, project.federation(config, deployment, 0))
+    first = project.build_plan(config, project.load_federation(config, deployment, 0))
     torch.manual_seed(2)
-    second = project.server_plan(config, describe_data(first.data, 0), {})
+    second = project.build_server_plan(config, describe_data(first.data, 0), {})
     assert weights_hash(first) == weights_hash(second), "initial weights follow the seed of the run"
     assert (first.data.classes, len(first.data.clients[0])) == (2, 12)
 
@@ -69,19 +69,19 @@ def test_own_data_and_model():
 def test_own_classes_must_be_said():
     config, deployment = read_settings(SETTINGS)
     with pytest.raises(InputError, match="write their number into the app's configuration, as in classes = 10"):
-        Project(own_data).federation(config, deployment, 0)
+        Project(own_data).load_federation(config, deployment, 0)
 
 
 def test_a_number_that_no_client_has_is_refused():
     config, deployment = read_settings({**SETTINGS, "data": "digits"})
     with pytest.raises(InputError, match="there is no client 3; the federation has 3, 0 to 2"):
-        Project().federation(config, deployment, 3)
+        Project().load_federation(config, deployment, 3)
 
 
 HUGE = '{"x": [[1000000, 1000000], "float32"], "y": [[], "int64"], "classes": 2, "words": null}'
 
 
-@pytest.mark.parametrize("kind", ["", "[]", '{"x": [[4], "float32"]}', '{"x": 1, "y": 2}', HUGE])
-def test_data_that_cannot_be_described_are_refused(kind):
-    with pytest.raises(InputError, match="a client describes its data in a way that cannot be used"):
-        blank(kind, 2, frozenset(), {})
+@pytest.mark.parametrize("description", ["", "[]", '{"x": [[4], "float32"]}', '{"x": 1, "y": 2}', HUGE])
+def test_data_that_cannot_be_described_are_refused(description):
+    with pytest.raises(InputError, match="a client's description of its data cannot be used"):
+        make_placeholders(description, 2, frozenset(), {})

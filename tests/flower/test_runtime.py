@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import idiolect
-from idiolect.flower.personal import personal_of
+from idiolect.flower.personal import load_personal_model
 from idiolect.flower.testbed import Testbed, write_named_app
 from idiolect.runs.store import Store
 
@@ -33,7 +33,7 @@ def test_two_nodes_for_two_rounds_equal_the_loop(tmp_path):
     for fact in ("bytes_up", "bytes_down", "bytes_eval", "steps"):
         assert server.fact(fact) == loop.store.fact(fact)
     for index in range(2):
-        personal = personal_of(bed.home / "two" / f"client-{index}")
+        personal = load_personal_model(bed.home / "two" / f"client-{index}")
         for name, leaf in personal.view["params"].items():
             assert torch.allclose(leaf, loop.view(index)["params"][name], atol=1e-6)
     assert server.clients([0])[0].keys() == {"receipt"}, "the clients' states are with the clients"

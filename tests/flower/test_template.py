@@ -6,7 +6,7 @@ import pytest
 
 from idiolect.cli import main
 from idiolect.core.errors import InputError
-from idiolect.flower.personal import project_of
+from idiolect.flower.personal import load_project
 from idiolect.flower.settings import read_settings
 from idiolect.flower.template import write_app
 
@@ -20,8 +20,8 @@ def test_a_new_app_works_as_it_is(tmp_path):
     write_app(tmp_path / "My Federation!")
     config, deployment = read_settings(settings_of(tmp_path / "My Federation!"))
     assert (deployment.federation, config.clients, config.method) == ("my-federation", 3, "ditto")
-    project = project_of(tmp_path / "My Federation!")
-    plan = project.plan(config, project.federation(config, deployment, 1))
+    project = load_project(tmp_path / "My Federation!")
+    plan = project.build_plan(config, project.load_federation(config, deployment, 1))
     assert len(plan.data.clients[1]) > 10
     assert plan.data.classes == 10
 
@@ -49,4 +49,4 @@ def test_nothing_is_overwritten(tmp_path, capsys):
 
 def test_what_is_not_an_app_is_named(tmp_path):
     with pytest.raises(InputError, match=r"is not a Flower app: its pyproject\.toml names no clientapp"):
-        project_of(tmp_path)
+        load_project(tmp_path)

@@ -10,7 +10,7 @@ from idiolect.engines import Loop, engines
 from idiolect.engines.phases import run_phases
 from idiolect.engines.slots import gather
 from idiolect.methods.fedala import MIX, OWN, WEIGHTS, end_pass
-from idiolect.runs.round_loop import Experiment
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
 from idiolect.testing.scalar import (
@@ -30,7 +30,7 @@ def second_round(method="fedala", round=1, **changes):
     """A plan, and what server and client 0 have before a round."""
     plan = tiny_plan(method, **changes)
     store = Store(None)
-    Experiment(plan, Loop(plan), store).run(stop=lambda: store.fact("next_round") == round)
+    RoundLoop(plan, Loop(plan), store).run(stop=lambda: store.fact("next_round") == round)
     return plan, store.server(), store.clients([0])[0]
 
 

@@ -1,6 +1,7 @@
 """FedEM: responsibilities, mixtures of probabilities, and components that are averaged one by one."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,10 +9,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from idiolect import Batch, Federation, Task, run
-from idiolect.contract.method import methods
+from idiolect.contract import methods
 from idiolect.core import codec, tree
 from idiolect.core.errors import ComposeError, ModelError, OptionError
-from idiolect.engines.client import train, tuned_view
+from idiolect.engines.client_evaluation import adapt_model
+from idiolect.engines.client_round import train
+from idiolect.engines.phases import fresh_optimizer
+from idiolect.engines.slots import aggregate, first_client, first_server, gather, sent_names
 from idiolect.methods.fedem import expected, mixed, responsibilities
 from idiolect.testing import check_method, play, tiny_plan, views
 
@@ -19,13 +23,22 @@ LOG = {"loss": torch.zeros(()), "samples": torch.zeros(())}
 
 
 def first_download(plan):
-    return plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    return plan.method.download(plan.server(0), first_server(plan.server(0)), (0,)).of(0)
 
 
-def first_work(plan, client=None):
+def first_work(plan):
+    """A client's context in the phase of maximisation, and its working slots before training."""
     ctx = plan.context(0, 0)
-    work = plan.method.begin(ctx, client or plan.method.client_init(ctx), first_download(plan))
-    return ctx, {**work, "log": LOG}
+    work = plan.method.prepare(ctx, gather(ctx, first_client(ctx), first_download(plan)))
+    ctx = replace(ctx, phase=plan.method.phases(ctx)[1])
+    return ctx, {**work, **fresh_optimizer(ctx, work), "log": LOG}
+
+
+def model_of(plan, index=0):
+    """The context of a client that never trained, and its personal model."""
+    ctx = plan.context(index, 0)
+    work = gather(ctx, first_client(ctx), first_download(plan), training=False)
+    return ctx, plan.method.personal_model(ctx, work)
 
 
 # -- expectation ------------------------------------------------------------------------------------
@@ -60,8 +73,7 @@ def test_one_pass_uses_the_weights_from_before_it_and_the_next_those_it_found():
     mixture = {"pi": even, "prior": even, "sum": torch.zeros(2)}
     found = []
     for epoch, step in ((0, 0), (0, 1), (1, 0)):
-        ctx.epoch, ctx.step = epoch, step
-        mixture = expected(ctx, mixture, losses, batch)
+        mixture = expected(replace(ctx, epoch=epoch, step=step), mixture, losses, batch)
         found.append(mixture["pi"][0].item())
     assert found == pytest.approx([0.75, 0.75, 0.9])  # 3/4 : 1/4 becomes 9/4 : 1/4
 
@@ -69,14 +81,13 @@ def test_one_pass_uses_the_weights_from_before_it_and_the_next_those_it_found():
 def test_responsibilities_come_from_the_received_components_and_the_old_weights():
     plan = tiny_plan("fedem")
     ctx, work = first_work(plan)
-    ctx.phase = plan.method.phases(ctx)[1]
     batch = Batch(*(part[:4] for part in plan.split(0, "train")), torch.ones(4))
     far = {slot: tree.map(lambda leaf: leaf * 3, work[slot]) for slot in plan.method.models}
-    before = plan.method.step(ctx, work, batch)["params"]
-    moved = plan.method.step(ctx, {**work, "fedem.1": far["fedem.1"], "fedem.2": far["fedem.2"]}, batch)["params"]
+    before = ctx.phase.step(ctx, work, batch)["params"]
+    moved = ctx.phase.step(ctx, {**work, "fedem.1": far["fedem.1"], "fedem.2": far["fedem.2"]}, batch)["params"]
     assert all(torch.equal(leaf, moved[n]) for n, leaf in before.items())
     other = {**work["fedem.mixture"], "pi": torch.tensor([0.9, 0.05, 0.05])}
-    again = plan.method.step(ctx, {**work, "fedem.mixture": other}, batch)["params"]
+    again = ctx.phase.step(ctx, {**work, "fedem.mixture": other}, batch)["params"]
     assert all(torch.equal(leaf, again[n]) for n, leaf in before.items())
 
 
@@ -98,13 +109,12 @@ def test_each_component_follows_the_finite_difference_of_its_weighed_loss():
     plan = tiny_plan("fedem(components=2)", lr=1.0)
     task = plan.tasks[0]
     ctx, work = first_work(plan)
-    ctx.phase = plan.method.phases(ctx)[1]
     x, y = plan.split(0, "train")
     batch = Batch(x[:4].double(), y[:4], torch.tensor([1.0, 1.0, 1.0, 0.0]).double())
     work = {slot: tree.map(lambda leaf: leaf.double(), each) for slot, each in work.items()}
     work["fedem.mixture"]["prior"] = torch.tensor([0.2, 0.8]).double()
     task.net.module.double()
-    after = plan.method.step(ctx, work, batch)
+    after = ctx.phase.step(ctx, work, batch)
     losses = torch.stack([task.losses(task.forward(work[m], {}, batch.x).outputs, y[:4]) for m in plan.method.models])
     q = responsibilities(work["fedem.mixture"]["prior"], losses)
     for model, shares in zip(plan.method.models, q, strict=True):
@@ -116,23 +126,22 @@ def test_each_component_follows_the_finite_difference_of_its_weighed_loss():
             nudge = torch.zeros_like(leaf).reshape(-1)
             nudge[0] = 1e-6
             up, down = ({**work[model], name: leaf + s * nudge.reshape(leaf.shape)} for s in (1, -1))
-            slope = (objective(up) - objective(down)) / 2e-6
-            assert torch.isclose((leaf - after[model][name]).reshape(-1)[0], slope, rtol=1e-5, atol=1e-8)
+            derivative = (objective(up) - objective(down)) / 2e-6
+            assert torch.isclose((leaf - after[model][name]).reshape(-1)[0], derivative, rtol=1e-5, atol=1e-8)
 
 
 def test_the_training_log_counts_every_sample_once():
     plan = tiny_plan("fedem")
     ctx, work = first_work(plan)
-    ctx.phase = plan.method.phases(ctx)[1]
     batch = Batch(*(part[:4] for part in plan.split(0, "train")), torch.ones(4))
-    assert plan.method.step(ctx, work, batch)["log"]["samples"] == 4.0
+    assert ctx.phase.step(ctx, work, batch)["log"]["samples"] == 4.0
 
 
 def test_every_component_is_the_mean_of_the_clients():
     plan = tiny_plan("fedem(components=2)")
-    ctx, server = plan.server(0), plan.method.server_init(plan.server(0))
+    ctx, server = plan.server(0), first_server(plan.server(0))
     sent = {i: train(plan, i, 0, None, plan.method.download(ctx, server, (i,)).of(i)).upload for i in (0, 1)}
-    after = plan.method.aggregate(ctx, server, sent)
+    after = aggregate(ctx, server, sent)
     for model in ("params", "fedem.1"):
         mean = tree.mean([sent[i].slots[model] for i in (0, 1)], [14, 9])
         assert all(torch.equal(leaf, after[model][n]) for n, leaf in mean.items())
@@ -148,19 +157,19 @@ def test_with_one_component_it_is_fedavg_to_the_bit():
 
 def test_components_start_apart_but_with_the_scale_of_the_model():
     plan = tiny_plan("fedem", norm=True)
-    server, initial = plan.method.server_init(plan.server(0)), plan.tasks[0].net.params
+    server, initial = first_server(plan.server(0)), plan.tasks[0].net.params
     for model in ("fedem.1", "fedem.2"):
         assert not torch.allclose(server[model]["0.weight"], initial["0.weight"], atol=0.05)
         assert server[model]["0.weight"].std() == pytest.approx(float(initial["0.weight"].std()), rel=0.5)
         assert torch.equal(server[model]["1.weight"], initial["1.weight"])  # normalisation starts at one
     assert not torch.equal(server["fedem.1"]["0.weight"], server["fedem.2"]["0.weight"])
-    again = plan.method.server_init(plan.server(0))
+    again = first_server(plan.server(0))
     assert torch.equal(server["fedem.1"]["0.weight"], again["fedem.1"]["0.weight"])
 
 
 def test_a_small_spread_stays_near_a_pretrained_model():
     plan = tiny_plan("fedem(spread=0.01)")
-    start, initial = plan.method.server_init(plan.server(0))["fedem.1"], plan.tasks[0].net.params
+    start, initial = first_server(plan.server(0))["fedem.1"], plan.tasks[0].net.params
     assert all(torch.allclose(leaf, initial[n], atol=0.05) for n, leaf in start.items())
 
 
@@ -220,21 +229,19 @@ def test_the_exported_model_is_the_mixture():
 
 def test_a_client_that_never_trained_has_equal_weights():
     plan = tiny_plan("fedem")
-    ctx = plan.context(0, 0, newcomer=True)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), first_download(plan))
-    assert torch.allclose(view["fedem.mixture"]["pi"], torch.full((3,), 1 / 3))
+    _, model = model_of(plan)
+    assert torch.allclose(model["fedem.mixture"]["pi"], torch.full((3,), 1 / 3))
 
 
 def test_an_unseen_client_estimates_its_mixture_and_nothing_else():
     plan = tiny_plan("fedem", unseen=1)
-    ctx = plan.context(5, 0)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), first_download(plan))
-    tuned = tuned_view(plan, ctx, view, unseen=True)
+    ctx, before = model_of(plan, 5)
+    tuned = adapt_model(plan, ctx, before, unseen=True)
     for model in plan.method.models:
-        assert all(torch.equal(leaf, tuned[model][n]) for n, leaf in view[model].items())
+        assert all(torch.equal(leaf, tuned[model][n]) for n, leaf in before[model].items())
     x, y = plan.split(5, "train")
     fit = lambda slots: float(ctx.task.score(plan.method.predict(ctx, slots, x), Batch(x, y, torch.ones(len(y)))))  # noqa: E731
-    assert fit(tuned) < fit(view)
+    assert fit(tuned) < fit(before)
 
 
 def test_all_components_are_counted_and_the_mixture_stays_home():
@@ -243,7 +250,7 @@ def test_all_components_are_counted_and_the_mixture_stays_home():
     upload = train(plan, 0, 0, None, first_download(plan)).upload
     assert codec.size(first_download(plan)) == 4 * size
     assert codec.size(upload.slots) == 4 * size + 4
-    assert set(upload.slots) == set(plan.method.sends)
+    assert set(upload.slots) == sent_names(plan.method)
     assert not any("mixture" in slot for slot in upload.slots)
 
 
@@ -277,10 +284,9 @@ def test_wrappers_that_act_on_one_model_are_refused(wrapper):
 
 def test_fine_tuning_trains_all_components():
     plan = tiny_plan("finetune(fedem)")
-    ctx = plan.context(0, 0)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), first_download(plan))
-    tuned = tuned_view(plan, ctx, view, unseen=False)
-    assert all(not torch.equal(view[m]["0.weight"], tuned[m]["0.weight"]) for m in plan.method.inner.models)
+    ctx, before = model_of(plan)
+    tuned = adapt_model(plan, ctx, before, unseen=False)
+    assert all(not torch.equal(before[m]["0.weight"], tuned[m]["0.weight"]) for m in plan.method.inner.models)
 
 
 @pytest.mark.parametrize("method", ["fedem", "finetune(fedem)"])

@@ -9,7 +9,7 @@ from idiolect.core import tree
 from idiolect.core.errors import OptionError
 from idiolect.engines import Loop, Plan
 from idiolect.engines.slots import aggregate, first_server
-from idiolect.runs.round_loop import Experiment
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.testing import play, tiny_plan, views
 from idiolect.testing.scalar import download_of, make_upload, train_client
@@ -81,7 +81,7 @@ def test_the_default_extrapolates():
 def test_clients_train_on_the_iterate_and_predict_with_the_average():
     plan = tiny_plan("fedexp")
     store = Store(None)
-    experiment, server = Experiment(plan, Loop(plan), store), first_server(plan.server(0))
+    experiment, server = RoundLoop(plan, Loop(plan), store), first_server(plan.server(0))
     start = server["params"]
     for round in range(2):
         server = experiment.do_round(round, server, lambda _: None)

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 
 import idiolect
 from idiolect.analysis import communalities
-from idiolect.contract.method import Upload, methods
+from idiolect.contract import ClientContext, Upload, methods
 from idiolect.core import tree
 from idiolect.core.errors import OptionError
 from idiolect.core.tree import Slots
 from idiolect.data import Federation
 from idiolect.engines import Plan
-from idiolect.engines.client import predict, train, tuned_view
+from idiolect.engines.client_evaluation import adapt_model, predict
+from idiolect.engines.client_round import train
+from idiolect.engines.slots import aggregate, first_client, first_server, gather, keep_and_send
 from idiolect.methods.fedfac.method import FedFac
 from idiolect.task.task import Task
 from idiolect.testing import check_method, play, tiny_plan, views
@@ -44,12 +46,17 @@ def plan_of(method: Any, units: int = 2, inputs: int = 1, clients: int = 3, **ch
     return Plan(method=built, tasks=(task,), data=data, **({"rounds": 5} | changes))
 
 
+def personal_model(ctx: ClientContext, client: Slots, download: Slots) -> Slots:
+    """What a client predicts with."""
+    return ctx.method.personal_model(ctx, gather(ctx, client, download, training=False))
+
+
 class Rounds:
     """Rounds whose local training is given: what each participant trains the hidden layer to."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.method, self.round = plan, plan.method, 0
-        self.server = self.method.server_init(plan.server(0))
+        self.server = first_server(plan.server(0))
         self.states: dict[int, Slots] = {}
 
     def play(self, trained: dict[int, Any], shared: list[bool] | None = None) -> dict[int, Upload]:
@@ -58,36 +65,26 @@ class Rounds:
         download = self.method.download(self.plan.server(self.round), self.server, tuple(trained))
         for index, weight in trained.items():
             ctx = self.plan.context(index, self.round, newcomer=index not in self.states)
-            client = self.states.get(index) or self.method.client_init(ctx)
-            work = self.method.begin(ctx, client, download.of(index))
+            client = self.states.get(index) or first_client(ctx)
+            work = self.method.prepare(ctx, gather(ctx, client, download.of(index)))
             params = {**work["params"], "0.weight": torch.as_tensor(weight, dtype=torch.float32)}
-            self.states[index], uploads[index] = self.method.end(ctx, client, {**work, "params": params})
-        method = self.method if shared is None else Fixed(self.method, torch.tensor(shared))
-        self.server = method.aggregate(self.plan.server(self.round), self.server, uploads)
+            work = self.method.finish(ctx, {**work, "params": params})
+            self.states[index], uploads[index] = keep_and_send(ctx, client, work)
+        with pytest.MonkeyPatch.context() as patch:
+            if shared is not None:
+                patch.setattr(FedFac, "communality", lambda *_: torch.tensor(shared).double())
+                patch.setattr("idiolect.methods.fedfac.method.shared_units", lambda *_: torch.tensor(shared))
+            self.server = aggregate(self.plan.server(self.round), self.server, uploads)
         self.round += 1
         return uploads
 
     def rows(self, index: int) -> list[Any]:
-        """The hidden layer's rows of a client's view, as numbers where there is one input."""
+        """The hidden layer's rows of a client's model, as numbers where there is one input."""
         ctx = self.plan.context(index, self.round - 1, newcomer=index not in self.states)
-        client = self.states.get(index) or self.method.client_init(ctx)
+        client = self.states.get(index) or first_client(ctx)
         download = self.method.download(self.plan.server(self.round - 1), self.server, (index,)).of(index)
-        weight = self.method.view(ctx, client, download)["params"]["0.weight"]
+        weight = personal_model(ctx, client, download)["params"]["0.weight"]
         return [row[0] if len(row) == 1 else row for row in weight.tolist()]
-
-
-class Fixed:
-    """A FedFac whose analysis finds a given partition."""
-
-    def __init__(self, method: FedFac, shared: Tensor) -> None:
-        self.method, self.shared = method, shared
-
-    def aggregate(self, ctx: Any, server: Slots, uploads: dict[int, Upload]) -> Slots:
-        nu = self.shared.double()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(FedFac, "communality", lambda *_: nu)
-            patch.setattr("idiolect.methods.fedfac.method.shared_units", lambda *_: self.shared)
-            return self.method.aggregate(ctx, server, uploads)
 
 
 def golden_columns(samples: int = 16) -> Tensor:
@@ -189,11 +186,11 @@ def test_updates_may_be_analysed_instead_of_weights() -> None:
 def test_what_a_wrapper_holds_back_counts_as_unchanged() -> None:
     """A mask without row 1 leaves the server's own row 1 in the analysis; a client that sent nothing is left out."""
     plan = plan_of("fedfac(layers=1)", units=2, inputs=3)
-    weight, before = torch.tensor([[1.0, 2, 3], [7, 8, 9]]), plan.method.server_init(plan.server(0))
+    weight, before = torch.tensor([[1.0, 2, 3], [7, 8, 9]]), first_server(plan.server(0))
     mask = torch.tensor([[True] * 3, [False] * 3])
     uploads = {0: Upload({"params": {"0.weight": weight}}, {"params": {"0.weight": mask}}), 1: Upload({"params": {}})}
     with pytest.warns(UserWarning, match="one client"):
-        (found,) = plan.method.gathered(plan.method.split(plan.tasks[0])[0], before, uploads)
+        (found,) = plan.method.collect(plan.method.split(plan.tasks[0])[0], before, uploads)
     assert found[0].tolist() == [1, 2, 3]
     assert found[1].equal(before["params"]["0.weight"][1])
 
@@ -270,9 +267,7 @@ def test_normalisation_follows_its_unit() -> None:
     played = play(plan)
     rows = played.server["split.shared"]["0"]
     download = plan.method.download(plan.server(2), played.server, (0, 1))
-    a, b = (
-        plan.method.view(plan.context(i, 2, newcomer=False), played.clients[i] or {}, download.of(i)) for i in (0, 1)
-    )
+    a, b = (personal_model(plan.context(i, 2, newcomer=False), played.clients[i] or {}, download.of(i)) for i in (0, 1))
     for slot, name in (("params", "1.weight"), ("params", "1.bias"), ("buffers", "1.running_mean")):
         assert a[slot][name].eq(b[slot][name]).equal(rows), name
 
@@ -281,16 +276,16 @@ def test_all_local_bias_stays_own_even_if_its_unit_is_released() -> None:
     """With `on_release=global` a released row comes from the server; a bias that is never shared does not."""
     plan = tiny_plan("fedfac(layers=1, bias=all_local, on_release=global)")
     method, ctx = plan.method, plan.context(0, 4, newcomer=False)
-    server = method.server_init(plan.server(0)) | {
+    server = first_server(plan.server(0)) | {
         "split.shared": {"0": torch.zeros(6, dtype=torch.bool)},
         "fedfac.until": {"0": torch.full((6,), 3)},
     }
-    client = method.client_init(ctx)
+    client = first_client(ctx)
     client["split.own"] = tree.map(lambda leaf: leaf + 1, client["split.own"])
     client["fedfac.trained"] = {"round": torch.tensor(2)}
-    view = method.view(ctx, client, method.download(plan.server(4), server, (0,)).of(0))
-    assert view["params"]["0.weight"].equal(server["params"]["0.weight"])
-    assert view["params"]["0.bias"].equal(server["params"]["0.bias"] + 1)
+    model = personal_model(ctx, client, method.download(plan.server(4), server, (0,)).of(0))
+    assert model["params"]["0.weight"].equal(server["params"]["0.weight"])
+    assert model["params"]["0.bias"].equal(server["params"]["0.bias"] + 1)
 
 
 # -- schedules ---------------------------------------------------------------------------------------------
@@ -300,9 +295,9 @@ def test_static_analyses_once_and_discards_the_set_up_models() -> None:
     """All clients train for `pre_epochs`; only their split layers go up; nothing but the partition stays."""
     plan = tiny_plan("fedfac(layers=1, schedule=static, pre_epochs=5)", participation=0.4)
     method, ctx = plan.method, plan.server(-1)
-    assert method.setup_rounds == 1
-    assert list(method.select(ctx)) == list(plan.data.seen)
-    before = method.server_init(ctx)
+    assert method.needs.setup_rounds == 1
+    assert list(plan.participants(-1)) == list(plan.data.seen)
+    before = first_server(ctx)
     uploads = {}
     for index in plan.data.seen:
         outcome = train(plan, index, -1, None, method.download(ctx, before, plan.data.seen).of(index))
@@ -310,10 +305,10 @@ def test_static_analyses_once_and_discards_the_set_up_models() -> None:
         assert outcome.upload.slots.keys() == {"params", "weight"}
         assert outcome.upload.slots["params"].keys() == {"0.weight"}
         assert outcome.steps == 5 * math.ceil((14, 9, 6, 3, 1)[index] / 4)
-        fresh = method.client_init(plan.context(index, -1))
+        fresh = first_client(plan.context(index, -1))
         assert all(leaf.equal(fresh[slot][n]) for slot, each in outcome.state.items() for n, leaf in each.items())
         uploads[index] = outcome.upload
-    after = method.aggregate(ctx, before, uploads)
+    after = aggregate(ctx, before, uploads)
     assert all(leaf is before["params"][name] for name, leaf in after["params"].items())
     assert after["split.shared"]["0"].sum() == 3
     played = play(plan)
@@ -327,15 +322,15 @@ def test_whoever_only_set_up_takes_the_participants_rows() -> None:
     for index, state in played.clients.items():
         assert state is not None
         download = plan.method.download(plan.server(0), played.server, (index,)).of(index)
-        view = plan.method.view(plan.context(index, 0, newcomer=False), state, download)
+        model = personal_model(plan.context(index, 0, newcomer=False), state, download)
         participant = int(state["fedfac.trained"]["round"]) == 0
-        assert view["params"]["0.weight"].equal(played.server["params"]["0.weight"]) != participant
+        assert model["params"]["0.weight"].equal(played.server["params"]["0.weight"]) != participant
 
 
 def test_dynamic_analyses_every_so_many_rounds() -> None:
     method = methods.build("fedfac(refresh_every=3)")
     assert [round for round in range(8) if method.analyses(round)] == [0, 3, 6]
-    assert method.setup_rounds == 0
+    assert method.needs.setup_rounds == 0
 
 
 def test_random_communalities_are_redrawn_and_reproducible() -> None:
@@ -385,14 +380,14 @@ def test_all_shared_is_fedavg_to_the_bit_whatever_the_run(changes: dict[str, Any
 def test_infinite_thresholds_need_no_analysis() -> None:
     for tau in ("inf", "-inf"):
         method = methods.build(f"fedfac(tau={tau}, schedule=static)")
-        assert method.setup_rounds == 0
+        assert method.needs.setup_rounds == 0
         assert not method.analyses(0)
 
 
 def test_presets() -> None:
     assert methods.build("fedfac(preset=paper)") == FedFac()
     assert methods.build("fedfac(preset=ref)") == FedFac(estimator="eigvec", fewer=1, bias="all_local")
-    assert methods.build("fedfac(preset=ref)").norm_stats == "local"
+    assert methods.build("fedfac(preset=ref)").needs.norm_stats == "local"
 
 
 @pytest.mark.parametrize(
@@ -423,31 +418,31 @@ def test_bad_options(changes: dict[str, Any], problem: str) -> None:
 # -- unseen clients ----------------------------------------------------------------------------------------
 
 
-def unseen_view(method: str, **changes: Any) -> tuple[Plan, Any, Slots, Slots]:
-    """The plan, the context of an unseen client, the server at the end, and the client's view before any training."""
+def unseen_model(method: str, **changes: Any) -> tuple[Plan, Any, Slots, Slots]:
+    """The plan, the context of an unseen client, the server at the end, and the client's model before any training."""
     plan = tiny_plan(method, unseen=1, **changes)
     server, index = play(plan).server, max(plan.data.unseen)
     ctx = plan.context(index, plan.rounds - 1)
-    welcome = plan.method.welcome(plan.server(plan.rounds - 1), server, index)
-    return plan, ctx, server, plan.method.view(ctx, plan.method.client_init(ctx), welcome)
+    download = plan.method.download(plan.server(plan.rounds - 1), server, (index,)).of(index)
+    return plan, ctx, server, personal_model(ctx, first_client(ctx), download)
 
 
 def test_average_and_localtrain_start_from_the_participants_mean() -> None:
     for onboarding in ("average", "localtrain"):
-        plan, ctx, server, view = unseen_view(f"fedfac(layers=1, onboarding={onboarding})")
-        assert all(leaf.equal(server["params"][name]) for name, leaf in view["params"].items())
-        tuned = tuned_view(plan, ctx, view, unseen=True)
+        plan, ctx, server, model = unseen_model(f"fedfac(layers=1, onboarding={onboarding})")
+        assert all(leaf.equal(server["params"][name]) for name, leaf in model["params"].items())
+        tuned = adapt_model(plan, ctx, model, unseen=True)
         if onboarding == "average":
             assert tuned is None
         else:
             assert tuned is not None
-            assert not tuned["params"]["0.weight"].equal(view["params"]["0.weight"])
+            assert not tuned["params"]["0.weight"].equal(model["params"]["0.weight"])
 
 
 @pytest.mark.parametrize("changes", [{}, {"norm": True}])
 def test_the_ensemble_is_the_mean_of_the_participants_outputs(changes: dict[str, Any]) -> None:
-    plan, ctx, server, view = unseen_view("fedfac(layers=1, onboarding=ensemble)", **changes)
-    assert tuned_view(plan, ctx, view, unseen=True) is None
+    plan, ctx, server, model = unseen_model("fedfac(layers=1, onboarding=ensemble)", **changes)
+    assert adapt_model(plan, ctx, model, unseen=True) is None
     x = plan.data.clients[ctx.index].split("test")[0]
     clients = play(plan).clients
     download = plan.method.download(plan.server(2), server, plan.data.seen)
@@ -455,16 +450,16 @@ def test_the_ensemble_is_the_mean_of_the_participants_outputs(changes: dict[str,
     for index, state in clients.items():
         member = plan.context(index, 2, newcomer=False)
         if state is not None:
-            own = plan.method.view(member, state, download.of(index))
+            own = personal_model(member, state, download.of(index))
             assert "fedfac.members" not in own
             outputs.append(predict(plan, member, own, x))
     assert len(outputs) > 2
-    torch.testing.assert_close(predict(plan, ctx, view, x), torch.stack(outputs).mean(0))
+    torch.testing.assert_close(predict(plan, ctx, model, x), torch.stack(outputs).mean(0))
 
 
 def test_the_ensemble_is_of_the_last_rounds_participants() -> None:
-    plan, _, server, view = unseen_view("fedfac(layers=1, onboarding=ensemble)", participation=0.4)
-    assert len(view["fedfac.members"]["0.weight"]) == len(plan.method.select(plan.server(2))) == 2
+    plan, _, server, model = unseen_model("fedfac(layers=1, onboarding=ensemble)", participation=0.4)
+    assert len(model["fedfac.members"]["0.weight"]) == len(plan.participants(2)) == 2
     assert server["fedfac.members"].keys() == {"0.weight", "0.bias"}
 
 
@@ -474,7 +469,7 @@ def test_the_ensemble_is_of_the_last_rounds_participants() -> None:
 @pytest.mark.parametrize(
     "text", ["fedlag(fedfac(layers=1), warmup=1)", "flayer(fedfac(onboarding=ensemble))", "finetune(fedfac)"]
 )
-def test_wrappers_ride_on_fedfac(text: str) -> None:
+def test_wrappers_go_around_fedfac(text: str) -> None:
     if text.split("(")[0] not in methods:
         pytest.skip("this wrapper is not here")
     check_method(text, ["through_bytes", "messages", "absent_clients"])

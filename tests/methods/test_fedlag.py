@@ -6,16 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Method, Task, Upload
-from idiolect.contract.method import methods
-from idiolect.contract.phase import Phase
+from idiolect.contract import Method, Needs, Phase, Task, Training, Upload, methods
 from idiolect.core import codec, tree
 from idiolect.core.errors import ComposeError, ModelError, OptionError
 from idiolect.data import Client
 from idiolect.engines import Loop, Plan
-from idiolect.engines.client import train
+from idiolect.engines.client_round import train
+from idiolect.engines.slots import aggregate, first_client, first_server, gather
 from idiolect.methods.fedlag import FedLAG
-from idiolect.runs.round_loop import Experiment
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.testing import play, tiny_federation, tiny_plan, views
 
@@ -36,7 +35,7 @@ class TwoScalars(nn.Module):
 
 
 def scalar_plan(method: str, samples, rounds: int = 3) -> Plan:
-    """One client per sample ((x1, x2), y), and one step of rate 1/2 on its squared error per round.
+    """One client per sample ((x1, x2), y), and one step of learning rate 1/2 on its squared error per round.
 
     A step then moves (a, b) by (y - a x1 - b x2) (x1, x2).
     """
@@ -46,7 +45,7 @@ def scalar_plan(method: str, samples, rounds: int = 3) -> Plan:
         clients.append(Client(f"c{i}", torch.tensor([x] * 3), torch.full((3, 1), y), *every))
     data = replace(tiny_federation(3), clients=tuple(clients), classes=None, public=None)
     task = Task(TwoScalars(), data.clients[0].split("train"))
-    return Plan(methods.build(method), (task,), data, rounds, lr=0.5, batch_size=1)
+    return Plan(methods.build(method), (task,), data, rounds, Training(lr=0.5, batch_size=1))
 
 
 def vector_plan(method: str, rounds: int = 4) -> Plan:
@@ -81,8 +80,8 @@ def personal(plan: Plan, server) -> set[str]:
 
 def judged(plan: Plan, uploads, round: int = 0, server=None):
     """The server's slots after a round with these uploads."""
-    server = server or plan.method.server_init(plan.server(0))
-    return plan.method.aggregate(plan.server(round), server, dict(enumerate(uploads)))
+    server = server or first_server(plan.server(0))
+    return aggregate(plan.server(round), server, dict(enumerate(uploads)))
 
 
 def do_round(plan: Plan, round: int, server, states, ids=None):
@@ -91,21 +90,23 @@ def do_round(plan: Plan, round: int, server, states, ids=None):
     download = plan.method.download(plan.server(round), server, ids)
     outcomes = {i: train(plan, i, round, states.get(i), download.of(i)) for i in ids}
     uploads = {i: each.upload for i, each in outcomes.items() if each.upload is not None}
-    after = plan.method.aggregate(plan.server(round), server, uploads)
+    after = aggregate(plan.server(round), server, uploads)
     return after, {**states, **{i: outcomes[i].state for i in uploads}}, uploads
 
 
 def rounds_of(plan: Plan, count: int, ids=None):
-    server, states, uploads = plan.method.server_init(plan.server(0)), {}, {}
+    server, states, uploads = first_server(plan.server(0)), {}, {}
     for round in range(count):
         server, states, uploads = do_round(plan, round, server, states, ids)
     return server, states, uploads
 
 
-def view_of(plan: Plan, server, states, index: int, round: int = 0):
+def model_of(plan: Plan, server, states, index: int, round: int = 0):
+    """A client's personal model."""
     download = plan.method.download(plan.server(round), server, plan.data.seen).of(index)
     ctx = plan.context(index, round, newcomer=index not in states)
-    return plan.method.view(ctx, states.get(index) or plan.method.client_init(ctx), download)
+    client = states.get(index) or first_client(ctx)
+    return plan.method.personal_model(ctx, gather(ctx, client, download, training=False))
 
 
 def with_personal(plan: Plan, server, chosen: set[str]):
@@ -123,11 +124,9 @@ class Fixed(FedLAG):
 
     name = "fixed"
 
-    def server_init(self, ctx):
-        server = super().server_init(ctx)
-        last = list(server["fedlag.personal"])[-1]
-        chosen = {unit: torch.tensor(unit == last) for unit in server["fedlag.personal"]}
-        return {**server, "fedlag.personal": chosen}
+    def none_personal(self, ctx):
+        units = list(self.units(ctx))
+        return {unit: torch.tensor(unit == units[-1]) for unit in units}
 
 
 # -- the worked examples and the oracles ------------------------------------------------------------------
@@ -142,17 +141,17 @@ def test_the_hand_worked_example():
     to 0, -6, -16: again only a has conflicts, two of them, b is -22/3 and the average of a is again 1/3.
     """
     plan = scalar_plan("fedlag(k=1, xi=0, warmup=0)", [((1.0, 1.0), 1.0), ((1.0, 2.0), 1.0), ((1.0, -3.0), -1.0)])
-    server, states, _ = do_round(plan, 0, plan.method.server_init(plan.server(0)), {})
+    server, states, _ = do_round(plan, 0, first_server(plan.server(0)), {})
     assert conflicts(plan, server) == {"a": 2, "b": 0}
     assert personal(plan, server) == {"a"}
     assert server["params"]["a.weight"].item() == pytest.approx(1 / 3)
-    held = [tree.flatten(view_of(plan, server, states, i)["params"]).tolist() for i in range(3)]
+    held = [tree.flatten(model_of(plan, server, states, i)["params"]).tolist() for i in range(3)]
     assert held == [[1, 2], [1, 2], [-1, 2]]
 
     server, states, uploads = do_round(plan, 1, server, states)
     assert [each.slots["fedlag.update"]["a.weight"].item() for each in uploads.values()] == [-2, -4, 6]
     assert conflicts(plan, server) == {"a": 2, "b": 0}
-    held = [tree.flatten(view_of(plan, server, states, i)["params"]) for i in range(3)]
+    held = [tree.flatten(model_of(plan, server, states, i)["params"]) for i in range(3)]
     assert torch.allclose(torch.stack(held), torch.tensor([[-1, -22 / 3], [-3, -22 / 3], [5, -22 / 3]]))
     assert server["params"]["a.weight"].item() == pytest.approx(1 / 3)
 
@@ -186,7 +185,7 @@ def test_without_personal_layers_it_is_fedavg_to_the_bit_and_to_the_byte():
     spent = []
     for method in ("fedlag(k=0)", "fedavg"):
         store, plan = Store(None), tiny_plan(method)
-        Experiment(plan, Loop(plan), store).run()
+        RoundLoop(plan, Loop(plan), store).run()
         spent.append((store.fact("bytes_up"), store.fact("bytes_down")))
     assert spent[0] == spent[1]
 
@@ -204,7 +203,7 @@ def test_with_all_layers_and_their_normalisation_personal_it_is_local_training()
     plan = tiny_plan("fedlag(k=3, allow_zero=true, warmup=0, attach_norm=preceding)", norm=True)
     every = play(plan)
     for index in range(4):  # the fifth client has a single sample, which batch normalisation cannot train on
-        view = view_of(plan, every.server, every.clients, index)
+        view = model_of(plan, every.server, every.clients, index)
         assert equal({**view["params"], **view["buffers"]}, alone.clients[index]["private"])
 
 
@@ -216,13 +215,14 @@ def test_with_the_head_personal_throughout_it_is_fedper():
 # -- what clients start from, and what they hold ---------------------------------------------------------------
 
 
-def test_after_begin_everything_but_personal_layers_is_the_servers():
+def test_at_the_start_everything_but_personal_layers_is_the_servers():
     plan = tiny_plan("fedlag(warmup=0)")
     server, states, _ = rounds_of(plan, 2)
     server = {**server, "params": tree.map(lambda leaf: leaf + 1.0, server["params"])}
     (chosen,) = personal(plan, server)
     download = plan.method.download(plan.server(2), server, (0,)).of(0)
-    work = plan.method.begin(plan.context(0, 2, newcomer=False), states[0], download)
+    ctx = plan.context(0, 2, newcomer=False)
+    work = plan.method.prepare(ctx, gather(ctx, states[0], download))
     for name, leaf in work["params"].items():
         expected = states[0]["fedlag.own"][name] if name.startswith(f"{chosen}.") else server["params"][name]
         assert torch.equal(leaf, expected), name
@@ -233,7 +233,7 @@ def test_after_a_round_all_clients_agree_outside_personal_layers():
     plan = tiny_plan("fedlag(warmup=0, allow_zero=true)", participation=0.6)
     played = play(plan)
     (chosen,) = personal(plan, played.server)
-    held = [view_of(plan, played.server, played.clients, i)["params"] for i in plan.data.seen if played.clients[i]]
+    held = [model_of(plan, played.server, played.clients, i)["params"] for i in plan.data.seen if played.clients[i]]
     assert len(held) > 2
     for name, leaf in played.server["params"].items():
         same = [torch.equal(each[name], leaf) for each in held]
@@ -254,13 +254,13 @@ def test_a_client_that_joins_late_starts_from_the_average_and_then_has_its_own()
     assert personal(plan, server)
     download = plan.method.download(plan.server(2), server, (3,)).of(3)
     newcomer = plan.context(3, 2, newcomer=True)
-    client = plan.method.client_init(newcomer)
-    assert equal(plan.method.begin(newcomer, client, download)["params"], server["params"])
-    assert equal(plan.method.view(newcomer, client, download)["params"], server["params"])
+    work = gather(newcomer, first_client(newcomer), download)
+    assert equal(plan.method.prepare(newcomer, work)["params"], server["params"])
+    assert equal(model_of(plan, server, states, 3, round=2)["params"], server["params"])
     after, states, _ = do_round(plan, 2, server, states, ids=[0, 1, 2, 3])
     after = with_personal(plan, after, {"4"})
     own = states[3]["fedlag.own"]
-    assert equal(tree.pick(view_of(plan, after, states, 3)["params"], ["4.weight"]), tree.pick(own, ["4.weight"]))
+    assert equal(tree.pick(model_of(plan, after, states, 3)["params"], ["4.weight"]), tree.pick(own, ["4.weight"]))
 
 
 def test_a_layer_that_flips_takes_the_average_or_the_clients_own_last_value():
@@ -268,7 +268,7 @@ def test_a_layer_that_flips_takes_the_average_or_the_clients_own_last_value():
     server, states, _ = rounds_of(plan, 2)
     shared, own = server["params"]["2.weight"], states[0]["fedlag.own"]["2.weight"]
     for chosen, expected in ((set(), shared), ({"2"}, own), ({"4"}, shared)):
-        view = view_of(plan, with_personal(plan, server, chosen), states, 0)
+        view = model_of(plan, with_personal(plan, server, chosen), states, 0)
         assert torch.equal(view["params"]["2.weight"], expected)
 
 
@@ -277,7 +277,7 @@ def test_an_absent_client_keeps_its_own_values_and_takes_the_newest_choice():
     server, states, _ = rounds_of(plan, 1)
     before = states[4]["fedlag.own"]
     after, states, _ = do_round(plan, 1, server, states, ids=[0, 1])
-    view = view_of(plan, with_personal(plan, after, {"0"}), states, 4)["params"]
+    view = model_of(plan, with_personal(plan, after, {"0"}), states, 4)["params"]
     assert torch.equal(view["0.weight"], before["0.weight"])
     assert torch.equal(view["4.weight"], after["params"]["4.weight"])
 
@@ -285,25 +285,24 @@ def test_an_absent_client_keeps_its_own_values_and_takes_the_newest_choice():
 def test_an_unseen_client_gets_the_average_of_all_layers_and_fine_tunes_it():
     plan = tiny_plan("fedlag(warmup=0)", unseen=1)
     server, _, _ = rounds_of(plan, 2)
-    ctx, message = plan.context(5, 2), plan.method.welcome(plan.server(2), server, 5)
-    assert "fedlag.personal" not in message
-    assert equal(plan.method.view(ctx, plan.method.client_init(ctx), message)["params"], server["params"])
-    assert [phase.name for phase in plan.method.onboard(ctx)] == ["onboard"]
+    assert personal(plan, server)
+    assert equal(model_of(plan, server, {}, 5, round=2)["params"], server["params"])
+    assert [phase.name for phase in plan.method.onboard(plan.context(5, 2))] == ["onboard"]
 
 
 @dataclass(frozen=True)
 class Prepared(Method):
     """FedAvg with a round of set-up."""
 
-    setup_rounds = 1
+    needs = Needs(setup_rounds=1)
 
 
 def test_set_up_is_not_training():
     plan = tiny_plan(FedLAG(Prepared(), warmup=0))
-    server = plan.method.server_init(plan.server(-1))
+    server = first_server(plan.server(-1))
     server, states, _ = do_round(plan, -1, server, {})
     assert conflicts(plan, server) == {"0": 0, "2": 0, "4": 0}
-    view = view_of(plan, with_personal(plan, server, {"4"}), states, 0)
+    view = model_of(plan, with_personal(plan, server, {"4"}), states, 0)
     assert equal(view["params"], server["params"])
 
 
@@ -338,7 +337,7 @@ def test_the_update_is_sent_of_personal_layers_only():
 def test_the_server_scores_personal_layers_by_the_updates_that_clients_say():
     """Own values 3, 3 and -3 all move by 1: minus the average 1 that the server sent, they would seem opposed."""
     plan = vector_plan("fedlag(k=1, xi=0, warmup=0)")
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     server = {**server, "params": {**server["params"], "A.weight": torch.ones(1, 3)}}
     held = [torch.full((3,), value) for value in (3.0, 3.0, -3.0)]
     told = judged(plan, [upload(torch.ones(3), E[i], (own, 0.0), say="A") for i, own in enumerate(held)], server=server)
@@ -350,7 +349,7 @@ def test_the_server_scores_personal_layers_by_the_updates_that_clients_say():
 def test_the_last_gradient_is_that_of_the_models_last_step():
     ids = [3]  # three samples: one step per epoch
     for inner in ("fedavg", "ditto(epochs=2)"):
-        plan = tiny_plan(f"fedlag({inner}, signal=last_grad)", local_epochs=1)
+        plan = tiny_plan(f"fedlag({inner}, signal=last_grad)", epochs=1)
         _, _, uploads = rounds_of(plan, 1, ids)
         moved = tree.sub(uploads[3].slots["params"], plan.tasks[0].initial["params"])
         for name, leaf in uploads[3].slots["fedlag.update"].items():
@@ -369,15 +368,13 @@ class Shifted(Method):
     name = "shifted"
 
     def phases(self, ctx):
-        return (Phase("look", slots=()), Phase("train"))
+        return (Phase(self.look, "look", slots=()), Phase(self.step, before=self.shift))
 
-    def enter(self, ctx, work):
-        if ctx.phase.name == "look":
-            return work
+    def look(self, ctx, work, batch):
+        return work
+
+    def shift(self, ctx, work):
         return {**work, "params": tree.map(lambda leaf: leaf + 1.0, work["params"])}
-
-    def step(self, ctx, work, batch):
-        return work if ctx.phase.name == "look" else super().step(ctx, work, batch)
 
 
 def test_a_start_that_the_inner_method_moves_is_the_start_of_the_update():
@@ -396,7 +393,7 @@ class Twice(Method):
     name = "twice"
 
     def phases(self, ctx):
-        return (Phase(), Phase())
+        return (Phase(self.step), Phase(self.step))
 
 
 def test_training_in_several_phases_has_one_start():
@@ -412,9 +409,8 @@ class Rounded(Method):
 
     name = "rounded"
 
-    def end(self, ctx, client, work):
-        client, upload = super().end(ctx, client, work)
-        return client, replace(upload, slots={**upload.slots, "params": tree.map(torch.round, upload.slots["params"])})
+    def finish(self, ctx, work):
+        return {**work, "params": tree.map(torch.round, work["params"])}
 
 
 def test_the_update_is_sent_where_the_upload_is_not_the_trained_model():
@@ -457,7 +453,7 @@ def test_under_a_wrapper_that_acts_on_the_model_all_updates_are_sent():
 
 
 @needs_flayer
-def test_it_rides_on_a_wrapper_that_rides_on_a_method():
+def test_it_wraps_a_wrapper_around_a_method():
     plan = tiny_plan("fedlag(flayer(ditto), warmup=0)")
     played = play(plan)
     assert len(personal(plan, played.server)) == 1
@@ -474,7 +470,7 @@ CALM = [upload(E[0], E[0]), upload(E[1], E[1]), upload(E[2], E[2])]
 def chosen(method: str, *rounds) -> list[set[str]]:
     """The personal layers after each round of uploads, the model at 0 throughout."""
     plan, found = vector_plan(method), []
-    server = start = plan.method.server_init(plan.server(0))
+    server = start = first_server(plan.server(0))
     for round, uploads in enumerate(rounds):
         server = {**judged(plan, uploads, round, server), "params": start["params"]}
         found.append(personal(plan, server))
@@ -571,7 +567,7 @@ def test_normalisation_goes_with_the_layer_before_it_if_asked(granularity):
 def test_attached_normalisation_and_its_statistics_are_the_clients_own():
     plan = tiny_plan("fedlag(k=1, warmup=0, attach_norm=preceding)", norm=True)
     server, states, _ = rounds_of(plan, 2)
-    view = view_of(plan, with_personal(plan, server, {"0"}), states, 0)
+    view = model_of(plan, with_personal(plan, server, {"0"}), states, 0)
     own = states[0]["fedlag.own"]
     for name in ("1.weight", "1.bias"):
         assert torch.equal(view["params"][name], own[name])
@@ -583,7 +579,7 @@ def test_attached_normalisation_and_its_statistics_are_the_clients_own():
 def test_normalisation_is_averaged_unless_attached():
     plan = tiny_plan("fedlag(k=1, warmup=0)", norm=True)
     server, states, _ = rounds_of(plan, 2)
-    view = view_of(plan, with_personal(plan, server, {"0"}), states, 0)
+    view = model_of(plan, with_personal(plan, server, {"0"}), states, 0)
     assert torch.equal(view["params"]["1.weight"], server["params"]["1.weight"])
     assert torch.equal(view["buffers"]["1.running_mean"], server["buffers"]["1.running_mean"])
     assert torch.equal(view["params"]["0.weight"], states[0]["fedlag.own"]["0.weight"])
@@ -627,13 +623,13 @@ def test_k_is_compared_with_the_model_before_anything_runs():
 def test_a_warm_up_longer_than_the_run_warns():
     plan = tiny_plan("fedlag(warmup=3)", rounds=3)
     with pytest.warns(UserWarning, match="does not end within"):
-        plan.method.server_init(plan.server(0))
+        first_server(plan.server(0))
 
 
-def test_what_it_cannot_ride_on_says_why():
-    with pytest.raises(ComposeError, match="fedlag cannot ride on local: it shares nothing"):
+def test_what_it_cannot_wrap_says_why():
+    with pytest.raises(ComposeError, match="fedlag cannot wrap local: it shares nothing"):
         methods.build("fedlag(local)")
-    with pytest.raises(ComposeError, match="fedlag cannot ride on fedlag"):
+    with pytest.raises(ComposeError, match="fedlag cannot wrap fedlag"):
         methods.build("fedlag(finetune(fedlag))")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,13 +10,15 @@ import torch
 from torch import nn
 
 import idiolect
-from idiolect.contract.method import Upload, methods
+from idiolect.contract import Upload, methods
 from idiolect.core import tree
 from idiolect.core.errors import InputError, OptionError
 from idiolect.core.tree import Slots
 from idiolect.data import Federation
 from idiolect.engines import Plan
-from idiolect.engines.client import batches, tuned_view
+from idiolect.engines.client_evaluation import adapt_model
+from idiolect.engines.phases import batches, fresh_optimizer
+from idiolect.engines.slots import aggregate, first_client, first_server, gather, keep_and_send
 from idiolect.methods.fedsplit import FedSplit
 from idiolect.task.optimizers import SGD
 from idiolect.task.task import Task
@@ -27,41 +30,37 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(1, 2, bias=False), nn.Linear(2, 2, bias=False))
 
 
-def two_clients(method: Any, module: nn.Module | None = None, **changes: Any) -> Plan:
+def two_clients(method: Any, module: nn.Module) -> Plan:
     """Two clients of four samples with one input each."""
     x, y = torch.tensor([[1.0], [2.0], [3.0], [4.0]]), torch.tensor([0, 1, 0, 1])
     parts = {"train": (x, y), "val": (x, y), "test": (x, y)}
-    task = Task(module or net(), (x, y), classes=2)
+    task = Task(module, (x, y), classes=2)
     built = methods.build(method)
     built.check(task)
     data = Federation.from_clients([parts, parts], classes=2)
-    return Plan(method=built, tasks=(task,), data=data, rounds=3, **changes)
+    return Plan(method=built, tasks=(task,), data=data, rounds=3)
 
 
-def set_leaves(slots: Slots, **leaves: Any) -> Slots:
-    """Working slots with some parameters replaced; dots in names are written as `__`."""
-    changed = {name.strip("_").replace("__", "."): torch.tensor(value) for name, value in leaves.items()}
-    return {**slots, "params": {**slots["params"], **changed}}
-
-
-def finish(plan: Plan, round: int, server: Slots, trained: dict[int, Any], states: dict[int, Slots]) -> Slots:
+def play_round(plan: Plan, round: int, server: Slots, trained: dict[int, Any], states: dict[int, Slots]) -> Slots:
     """A round whose training is given: client -> what it trained the first layer's weight to."""
     method = plan.method
     download = method.download(plan.server(round), server, tuple(trained))
     uploads: dict[int, Upload] = {}
     for index, weight in trained.items():
         ctx = plan.context(index, round, newcomer=index not in states)
-        client = states.get(index) or method.client_init(ctx)
-        work = set_leaves(method.begin(ctx, client, download.of(index)), _0__weight=weight)
-        states[index], uploads[index] = method.end(ctx, client, work)
-    return method.aggregate(plan.server(round), server, uploads)
+        client = states.get(index) or first_client(ctx)
+        work = method.prepare(ctx, gather(ctx, client, download.of(index)))
+        work = {**work, "params": {**work["params"], "0.weight": torch.tensor(weight)}}
+        states[index], uploads[index] = keep_and_send(ctx, client, method.finish(ctx, work))
+    return aggregate(plan.server(round), server, uploads)
 
 
-def view_of(plan: Plan, round: int, server: Slots, states: dict[int, Slots], index: int) -> Slots:
-    """What a client would predict with after a round."""
+def model_of(plan: Plan, round: int, server: Slots, states: dict[int, Slots], index: int) -> Slots:
+    """A client's personal model after a round."""
     method, ctx = plan.method, plan.context(index, round, newcomer=index not in states)
     download = method.download(plan.server(round), server, (index,)).of(index)
-    return method.view(ctx, states.get(index) or method.client_init(ctx), download)
+    client = states.get(index) or first_client(ctx)
+    return method.personal_model(ctx, gather(ctx, client, download, training=False))
 
 
 SHARED = [True, False, False, False, True, False]
@@ -76,20 +75,19 @@ def test_hand_worked_example_of_the_docstring() -> None:
     module = net()
     nn.init.zeros_(module[0].weight)
     plan, states = two_clients("fedsplit(shared=[0])", module), {}
-    server = plan.method.server_init(plan.server(0))
-    server = finish(plan, 0, server, {0: [[2.0], [4.0]], 1: [[6.0], [8.0]]}, states)
+    server = first_server(plan.server(0))
+    server = play_round(plan, 0, server, {0: [[2.0], [4.0]], 1: [[6.0], [8.0]]}, states)
     assert server["params"]["0.weight"].tolist() == [[4.0], [0.0]]
-    assert view_of(plan, 0, server, states, 0)["params"]["0.weight"].tolist() == [[4.0], [4.0]]
-    assert view_of(plan, 0, server, states, 1)["params"]["0.weight"].tolist() == [[4.0], [8.0]]
+    assert model_of(plan, 0, server, states, 0)["params"]["0.weight"].tolist() == [[4.0], [4.0]]
+    assert model_of(plan, 0, server, states, 1)["params"]["0.weight"].tolist() == [[4.0], [8.0]]
 
 
 def test_personal_rows_never_leave_their_client() -> None:
     plan = tiny_plan("fedsplit(layers=1, shared=[0, 4])")
     ctx, method = plan.context(0, 0), plan.method
-    server = method.server_init(plan.server(0))
-    client = method.client_init(ctx)
-    work = method.begin(ctx, client, method.download(plan.server(0), server, (0,)).of(0))
-    _, upload = method.end(ctx, client, work)
+    server, client = first_server(plan.server(0)), first_client(ctx)
+    work = method.prepare(ctx, gather(ctx, client, method.download(plan.server(0), server, (0,)).of(0)))
+    _, upload = keep_and_send(ctx, client, method.finish(ctx, work))
     assert upload.masks["params"].keys() == {"0.weight", "0.bias"}
     assert upload.masks["params"]["0.bias"].tolist() == SHARED
     assert upload.masks["params"]["0.weight"].all(1).equal(upload.masks["params"]["0.weight"].any(1))
@@ -196,7 +194,7 @@ def test_a_layer_that_cannot_be_split_is_refused_before_anything_runs(
 
 def partition(method: Any, seed: int = 0) -> list[list[bool]]:
     plan = tiny_plan(method, seed=seed)
-    return [rows.tolist() for rows in plan.method.server_init(plan.server(0))["split.shared"].values()]
+    return [rows.tolist() for rows in first_server(plan.server(0))["split.shared"].values()]
 
 
 def test_a_drawn_partition_depends_on_the_seed_alone() -> None:
@@ -242,17 +240,17 @@ def test_the_number_of_shared_units_is_recorded() -> None:
 # -- bias, normalisation, unseen clients -------------------------------------------------------------------
 
 
-def final_views(method: Any, **changes: Any) -> list[Slots]:
+def final_models(method: Any, **changes: Any) -> list[Slots]:
     plan = tiny_plan(method, norm=True, **changes)
     played = play(plan)
     return [
-        view_of(plan, plan.rounds - 1, played.server, {i: s for i, s in played.clients.items() if s}, index)
+        model_of(plan, plan.rounds - 1, played.server, {i: s for i, s in played.clients.items() if s}, index)
         for index in (0, 1)
     ]
 
 
 def test_normalisation_follows_its_unit() -> None:
-    a, b = final_views("fedsplit(layers=1, shared=[0, 4])")
+    a, b = final_models("fedsplit(layers=1, shared=[0, 4])")
     for slot, name in (("params", "1.weight"), ("params", "1.bias"), ("buffers", "1.running_mean")):
         assert a[slot][name].eq(b[slot][name]).tolist() == SHARED
 
@@ -260,17 +258,17 @@ def test_normalisation_follows_its_unit() -> None:
 def test_bias_and_normalisation_may_be_all_personal() -> None:
     """The weight is split as ever; what stands beside it is each client's own, as are all running statistics."""
     method = "fedsplit(layers=1, shared=[0, 4], bias=all_local)"
-    a, b = final_views(method)
+    a, b = final_models(method)
     assert a["params"]["0.weight"].eq(b["params"]["0.weight"]).all(1).tolist() == SHARED
     for slot, name in (("params", "1.weight"), ("params", "1.bias"), ("buffers", "1.running_var")):
         assert not a[slot][name].eq(b[slot][name]).any()
     plain = views(tiny_plan(method))
     assert not plain[0]["0.bias"].eq(plain[1]["0.bias"]).any()
-    assert methods.build(method).norm_stats == "local"
+    assert methods.build(method).needs.norm_stats == "local"
 
 
 def test_what_the_run_keeps_local_is_not_split() -> None:
-    a, b = final_views("fedsplit(layers=1, shared=[0, 4])", norm_affine="local", norm_stats="local")
+    a, b = final_models("fedsplit(layers=1, shared=[0, 4])", norm_affine="local", norm_stats="local")
     assert not a["params"]["1.weight"].eq(b["params"]["1.weight"]).any()
     assert not a["buffers"]["1.running_mean"].eq(b["buffers"]["1.running_mean"]).any()
 
@@ -280,11 +278,10 @@ def test_an_unseen_client_trains_its_personal_rows_and_nothing_else(name: str) -
     """Neither weight decay nor momentum nor running statistics move what is shared."""
     method = type(methods.build(name))(layers=1)
     plan = tiny_plan(method, norm=True, unseen=1, optimizer=SGD(momentum=0.9, weight_decay=0.1, clip=1.0))
-    server, at = play(plan).server, plan.server(plan.rounds - 1)
-    index = max(plan.data.unseen)
+    server, index = play(plan).server, max(plan.data.unseen)
     ctx = plan.context(index, plan.rounds - 1)
-    before = method.view(ctx, method.client_init(ctx), method.welcome(at, server, index))
-    after = tuned_view(plan, ctx, before, unseen=True)
+    before = model_of(plan, plan.rounds - 1, server, {}, index)
+    after = adapt_model(plan, ctx, before, unseen=True)
     shared = server["split.shared"]["0"]
     assert 0 < shared.sum() < len(shared)
     assert after is not None
@@ -299,13 +296,14 @@ def test_an_unseen_client_trains_its_personal_rows_and_nothing_else(name: str) -
 
 
 def first_step(**changes: Any) -> tuple[Slots, Slots]:
-    """An unseen client's view with units 0 and 4 of the first layer shared, before and after one step on its own."""
+    """An unseen client's model with units 0 and 4 of the first layer shared, before and after one step on its own."""
     plan = tiny_plan("fedsplit(layers=1, shared=[0, 4])", unseen=1, lr=0.5, **changes)
-    method, index = plan.method, max(plan.data.unseen)
-    server, ctx = method.server_init(plan.server(0)), plan.context(index, 0)
-    view = method.view(ctx, method.client_init(ctx), method.welcome(plan.server(0), server, index))
-    (ctx.phase,) = method.onboard(ctx)
-    return view, method.tune(ctx, view, next(batches(plan, ctx, 0)))
+    index = max(plan.data.unseen)
+    ctx = plan.context(index, 0)
+    model = model_of(plan, 0, first_server(plan.server(0)), {}, index)
+    (phase,) = plan.method.onboard(ctx)
+    here, batch = next(batches(plan, replace(ctx, phase=phase), 0))
+    return model, phase.step(here, {**fresh_optimizer(here, model), **model}, batch)
 
 
 def test_what_is_frozen_does_not_count_in_the_clipped_norm() -> None:

@@ -1,4 +1,4 @@
-"""FLAYER: a head mixed by accuracy, a rate per layer, and an upload of what moved most."""
+"""FLAYER: a head mixed by accuracy, a learning rate per layer, and an upload of what moved most."""
 
 import math
 from dataclasses import dataclass, replace
@@ -8,20 +8,19 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task
-from idiolect.contract.context import Grad
-from idiolect.contract.method import Upload, methods
-from idiolect.contract.phase import Phase
+from idiolect.contract import Batch, Grad, Phase, Scored, Task, Upload, mask_of, methods
 from idiolect.core import codec, tree
 from idiolect.core.errors import ComposeError, ModelError, OptionError
 from idiolect.engines import Loop
-from idiolect.engines.client import batches, train, tuned_view
+from idiolect.engines.client_evaluation import adapt_model, adapt_phases
+from idiolect.engines.client_round import train
+from idiolect.engines.phases import batches
+from idiolect.engines.slots import aggregate, first_client, first_server, gather
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.flayer import FLAYER, layer_numbers
-from idiolect.runs.round_loop import Experiment
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.task.optimizers import SGD, Adam
-from idiolect.task.task import Scored
 from idiolect.testing import check_method, play, tiny_federation, tiny_plan, views
 
 LN2 = math.log(2)
@@ -29,7 +28,12 @@ OFF = "head_mixing=false, layer_rates=false, masking=false"
 
 
 def first_download(plan):
-    return plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), plan.data.seen)
+    return plan.method.download(plan.server(0), first_server(plan.server(0)), plan.data.seen)
+
+
+def model_of(ctx, client, download):
+    """A client's personal model."""
+    return ctx.method.personal_model(ctx, gather(ctx, client, download, training=False))
 
 
 def first_round(method, index=0, **changes):
@@ -48,19 +52,19 @@ def rated_step(method, grads, task=None, optimizer=None, rates=None, step=0, lr=
     """The rates after, and the moves of, one optimiser step from zero with given gradients."""
     plan = tiny_plan(method)
     ctx = plan.context(0, 0)
-    ctx.task, ctx.step = task or ctx.task, step
-    ctx.optimizer = optimizer or SGD()
+    training = replace(plan.training, optimizer=optimizer or SGD())
+    ctx = replace(ctx, task=task or ctx.task, step=step, training=training)
     zero = torch.zeros(())
     params = tree.zeros_like(grads)
-    client = plan.method.client_init(ctx)
+    client = first_client(ctx)
     if rates is not None:
         client = {**client, "flayer.rates": rates}
-    state = {f"params:{key}": each for key, each in ctx.optimizer.init(params).items()}
+    state = {f"params:{key}": each for key, each in training.optimizer.init(params).items()}
     work = {"params": params, "buffers": {}, "log": {"loss": zero, "samples": zero}, **state}
     work |= {**plan.method.rate_state(client), "flayer.tally": {"right": zero, "samples": zero}}
     scored = Scored(zero, torch.zeros(2, 3), torch.zeros(2, 1), {})
     batch = Batch(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long), torch.ones(2))
-    after = plan.method.update(ctx, work, "params", Grad({"params": grads}, scored), batch, lr)
+    after = plan.method.optimizer_step(ctx, work, "params", Grad({"params": grads}, scored), batch, lr)
     return after.get("params:flayer.rates", {}), tree.scale(after["params"], -1.0)
 
 
@@ -104,15 +108,16 @@ def plain_client(plan, index, round, glob, own, accuracy):
         start[name] = accuracy * own[name] + (1 - accuracy) * glob[name]
     now = {n: leaf.clone().requires_grad_() for n, leaf in start.items()}
     ctx = plan.context(index, round)
+    (phase,) = plan.method.phases(ctx)
     rates, right, seen = [1.0] * 3, 0, 0
-    for batch in batches(plan, ctx, 0):
+    for here, batch in batches(plan, replace(ctx, phase=phase), 0):
         hidden = torch.relu(batch.x @ now["0.weight"].T + now["0.bias"])
         hidden = torch.relu(hidden @ now["2.weight"].T + now["2.bias"])
         logits = hidden @ now["4.weight"].T + now["4.bias"]
         grads = dict(
             zip(now, torch.autograd.grad(nn.functional.cross_entropy(logits, batch.y), now.values()), strict=True)
         )
-        if ctx.step == 0:
+        if here.step == 0:
             norms = [math.sqrt(sum(float(grads[n].square().sum()) for n in layer)) for layer in layers]
             rates = [1 + (i + 1) / 3 * math.log(1 + 1 / norm) for i, norm in enumerate(norms)]
             right = seen = 0
@@ -120,7 +125,7 @@ def plain_client(plan, index, round, glob, own, accuracy):
         seen += len(batch.y)
         for layer, rate in zip(layers, rates, strict=True):
             for name in layer:
-                now[name] = (now[name] - plan.lr * rate * grads[name]).detach().requires_grad_()
+                now[name] = (now[name] - plan.training.lr * rate * grads[name]).detach().requires_grad_()
     trained = {n: leaf.detach() for n, leaf in now.items()}
     masks = {}
     for i, layer in enumerate(layers):
@@ -148,7 +153,7 @@ def test_two_rounds_of_two_clients_equal_a_plain_program():
             after[name] = torch.where(below > 0, above / below.clamp(min=1), old)
         glob, own, accuracy = after, {i: done[i][0] for i in done}, {i: done[i][2] for i in done}
     store = Store(None)
-    Experiment(plan, Loop(plan), store).run()
+    RoundLoop(plan, Loop(plan), store).run()
     for name, leaf in store.server()["params"].items():
         assert torch.allclose(leaf, glob[name], atol=1e-6), name
     for index, client in store.clients((0, 1)).items():
@@ -163,11 +168,11 @@ def head_after_mixing(accuracy, own, glob):
     plan = tiny_plan("flayer")
     ctx = plan.context(0, 1, newcomer=False)
     received = tree.map(lambda leaf: torch.full_like(leaf, glob), plan.tasks[0].net.params)
-    client = plan.method.client_init(ctx)
+    client = first_client(ctx)
     client["flayer.own"] = tree.map(lambda leaf: torch.full_like(leaf, own), client["flayer.own"])
     client["flayer.accuracy"] = {"share": torch.tensor(accuracy)}
     download = {"params": received, "buffers": {}}
-    return plan.method.begin(ctx, client, download), plan.method.view(ctx, client, download)
+    return plan.method.prepare(ctx, gather(ctx, client, download)), model_of(ctx, client, download)
 
 
 def test_the_hand_worked_head():
@@ -187,31 +192,31 @@ def test_before_it_first_trains_a_client_uses_the_global_model():
     plan = tiny_plan("flayer")
     received = tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params)
     ctx = plan.context(0, 3)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), {"params": received, "buffers": {}})
-    assert all(torch.equal(view["params"][n], leaf) for n, leaf in received.items())
+    model = model_of(ctx, first_client(ctx), {"params": received, "buffers": {}})
+    assert all(torch.equal(model["params"][n], leaf) for n, leaf in received.items())
 
 
 def test_an_absent_client_sees_the_newest_global_model_in_its_own_mixture():
-    plan = tiny_plan("flayer")
     store = Store(None)
-    Experiment(replace(plan, participation=0.4, seed=3), Loop(plan), store).run()
+    plan = tiny_plan("flayer", participation=0.4, seed=3)
+    RoundLoop(plan, Loop(plan), store).run()
     newest = store.server()["params"]
     for index, client in store.clients(plan.data.seen).items():
         if client is not None:
             share = client["flayer.accuracy"]["share"]
             ctx = plan.context(index, 2, newcomer=False)
-            view = plan.method.view(ctx, client, {"params": newest, "buffers": {}})["params"]
+            model = model_of(ctx, client, {"params": newest, "buffers": {}})["params"]
             expected = share * client["flayer.own"]["4.weight"] + (1 - share) * newest["4.weight"]
-            assert torch.allclose(view["4.weight"], expected)
-            assert torch.equal(view["0.weight"], newest["0.weight"])
+            assert torch.allclose(model["4.weight"], expected)
+            assert torch.equal(model["0.weight"], newest["0.weight"])
 
 
 def test_more_head_layers_count_layers_only_and_take_normalisation_along():
     plan = tiny_plan("flayer(layers=3)", norm=True)
-    own = plan.method.client_init(plan.context(0, 0))["flayer.own"]
+    own = first_client(plan.context(0, 0))["flayer.own"]
     assert set(own) == {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias", "5.weight", "5.bias"}
     plan = tiny_plan("flayer(layers=2)", norm=True)
-    assert set(plan.method.client_init(plan.context(0, 0))["flayer.own"]) == {
+    assert set(first_client(plan.context(0, 0))["flayer.own"]) == {
         "3.weight",
         "3.bias",
         "5.weight",
@@ -242,13 +247,13 @@ def test_held_out_samples_are_measured_on_and_not_trained_on():
     assert outcome.upload.weight.item() == 8
     expected = accuracy_of(plan, outcome.upload.slots["params"], 0, "holdout")
     assert outcome.state["flayer.accuracy"]["share"].item() == pytest.approx(expected)
-    assert methods.build("flayer").holdout == 0.0
+    assert methods.build("flayer").needs.holdout == 0.0
 
 
 def test_without_a_held_out_sample_the_accuracy_stays_what_it_was():
     plan = tiny_plan("flayer(acc_source=holdout)")
     download = first_download(plan).of(4)
-    client = plan.method.client_init(plan.context(4, 0))
+    client = first_client(plan.context(4, 0))
     client["flayer.accuracy"] = {"share": torch.tensor(0.3)}
     assert len(plan.split(4, "holdout")[0]) == 0
     after = train(plan, 4, 1, client, download).state
@@ -257,12 +262,14 @@ def test_without_a_held_out_sample_the_accuracy_stays_what_it_was():
 
 
 def test_the_running_accuracy_is_that_of_the_last_epoch():
-    """With rate 0 the model stays the initial one, so every epoch counts the same right answers once."""
-    plan, download, outcome = first_round("flayer", lr=0.0, local_epochs=3)
+    """With learning rate 0 the model stays the initial one, so every epoch counts the same right answers once."""
+    plan, download, outcome = first_round("flayer", lr=0.0, epochs=3)
     expected = accuracy_of(plan, download["params"], 0, "train")
     assert outcome.state["flayer.accuracy"]["share"].item() == pytest.approx(expected)
-    plan, download, outcome = first_round("flayer(layer_rates=false)", lr=0.1, local_epochs=4, batch_size=14)
-    before_last = train(replace(plan, local_epochs=3), 0, 0, None, download).upload.slots["params"]
+    plan, download, outcome = first_round("flayer(layer_rates=false)", lr=0.1, epochs=4, batch_size=14)
+    before_last = train(replace(plan, training=replace(plan.training, epochs=3)), 0, 0, None, download).upload.slots[
+        "params"
+    ]
     expected = accuracy_of(plan, before_last, 0, "train")
     assert outcome.state["flayer.accuracy"]["share"].item() == pytest.approx(expected)
 
@@ -273,7 +280,7 @@ def test_padding_counts_neither_as_right_nor_as_wrong():
     outputs, y = torch.eye(3)[torch.tensor([0, 1, 1, 2])], torch.tensor([0, 1, 2, 2])
     work = {"flayer.tally": {"right": torch.zeros(()), "samples": torch.zeros(())}}
     batch = Batch(torch.zeros(4, 4), y, torch.tensor([1.0, 1.0, 1.0, 0.0]))
-    tally = plan.method.tally(ctx, work, outputs, batch)["flayer.tally"]
+    tally = plan.method.count_right(ctx, work, outputs, batch)["flayer.tally"]
     assert (tally["right"].item(), tally["samples"].item()) == (2.0, 3.0)
 
 
@@ -364,8 +371,7 @@ def test_normalisation_has_the_depth_of_the_layer_before_it_and_its_own_norm():
 
 def masks_after(method, start, trained, task):
     plan = tiny_plan(method)
-    ctx = plan.context(0, 0)
-    ctx.task = task
+    ctx = replace(plan.context(0, 0), task=task)
     return plan.method.masks(ctx, {"params": trained, "flayer.start": start}, trained)
 
 
@@ -458,7 +464,7 @@ def aggregated(method, before, values, masks, samples=(1.0, 3.0)):
         for i, (value, mask) in enumerate(zip(values, masks, strict=True))
     }
     server = {"params": {"0.bias": torch.tensor(before)}, "buffers": {}}
-    return plan.method.aggregate(plan.server(0), server, uploads)["params"]["0.bias"].tolist(), uploads
+    return aggregate(plan.server(0), server, uploads)["params"]["0.bias"].tolist(), uploads
 
 
 def test_each_coordinate_is_averaged_over_its_uploaders():
@@ -486,7 +492,7 @@ def test_what_was_not_sent_counts_as_the_option_says(denominator, expected):
     assert mean["0.bias"].tolist() == [expected]
 
 
-# -- riding on other methods ----------------------------------------------------------------------------
+# -- around other methods --------------------------------------------------------------------------------
 
 
 def test_a_private_head_is_neither_mixed_nor_masked_nor_rated():
@@ -495,8 +501,8 @@ def test_a_private_head_is_neither_mixed_nor_masked_nor_rated():
     assert "4.weight" not in outcome.upload.masks["params"]
     assert outcome.state["flayer.rates"]["4"].item() == 1.0 < outcome.state["flayer.rates"]["2"].item()
     assert outcome.state["flayer.sent"]["4"].item() == 0.0
-    view = plan.method.view(plan.context(0, 1, newcomer=False), outcome.state, download)
-    assert torch.equal(view["params"]["4.weight"], outcome.state["private"]["4.weight"])
+    model = model_of(plan.context(0, 1, newcomer=False), outcome.state, download)
+    assert torch.equal(model["params"]["4.weight"], outcome.state["private"]["4.weight"])
 
 
 def test_a_private_head_has_its_own_rate_if_asked():
@@ -517,9 +523,12 @@ def test_rates_are_measured_on_the_part_that_a_phase_trains():
     """FedRep with the head frozen: the body's rates come from the first body gradient, the head keeps none."""
     plan, download, outcome = first_round("flayer(fedrep(head_epochs=0, body_epochs=1))")
     ctx = plan.context(0, 0)
-    ctx.phase = Phase("body", part=frozenset(["0.weight", "0.bias", "2.weight", "2.bias"]), epochs=1)
-    work = plan.method.begin(ctx, plan.method.client_init(ctx), download)
-    grad = ctx.grad(work, "params", next(iter(batches(plan, ctx, 1)))).tree
+    *_, body = plan.method.phases(ctx)
+    assert body.part == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    ctx = replace(ctx, phase=body)
+    work = plan.method.prepare(ctx, gather(ctx, first_client(ctx), download))
+    _, batch = next(batches(plan, ctx, 1))
+    grad = ctx.grad(work, "params", batch).tree
     for number, unit in ((1, "0"), (2, "2")):
         norm = float(tree.norm(tree.pick(grad, (f"{unit}.weight", f"{unit}.bias"))))
         assert outcome.state["flayer.rates"][unit].item() == pytest.approx(1 + number / 3 * math.log(1 + 1 / norm))
@@ -533,17 +542,17 @@ def test_it_composes(method):
 
 @dataclass(frozen=True)
 class Halving(FedAvg):
-    """Moves at half the rate, and sends only the first row of each weight."""
+    """Moves at half the learning rate, and sends only the first row of each weight."""
 
-    def update(self, ctx, work, slot, grad, batch, lr):
-        half = {name: torch.tensor(0.5) for name in grad.tree}
-        return ctx.log(ctx.move(work, slot, grad, lr, half), grad, batch)
+    watches_steps = True
 
-    def end(self, ctx, client, work):
-        client, upload = super().end(ctx, client, work)
+    def optimizer_step(self, ctx, work, slot, grad, batch, lr):
+        return super().optimizer_step(ctx, work, slot, grad, batch, lr / 2)
+
+    def finish(self, ctx, work):
         first = {n: torch.arange(len(leaf)) == 0 for n, leaf in work["params"].items() if n.endswith("weight")}
         masks = {n: mask[:, None].expand_as(work["params"][n]) for n, mask in first.items()}
-        return client, replace(upload, masks={"params": masks})
+        return {**work, mask_of("params"): masks}
 
 
 def test_the_inner_methods_own_masks_hold_too():
@@ -556,7 +565,7 @@ def test_the_inner_methods_own_masks_hold_too():
     assert masks["4.bias"].all()
 
 
-def test_the_inner_methods_own_rates_hold_too():
+def test_the_inner_methods_own_learning_rate_holds_too():
     task = two_layers()
     _, moves = rated_step(FLAYER(Halving()), unit_gradients(task, {"0": 1.0, "1": 1.0}), task)
     assert moves["1.weight"][0, 0].item() == pytest.approx((1 + LN2) / 2)
@@ -568,13 +577,13 @@ def test_dittos_personal_model_does_not_count_in_the_accuracy():
 
 
 @pytest.mark.parametrize("method", ["flayer(local)", "flayer(flayer)", "flayer(fedlag(flayer))"])
-def test_what_it_cannot_ride_on_is_refused_with_the_reason(method):
-    with pytest.raises(ComposeError, match=r"flayer cannot ride on (local|flayer): "):
+def test_what_it_cannot_wrap_is_refused_with_the_reason(method):
+    with pytest.raises(ComposeError, match=r"flayer cannot wrap (local|flayer): "):
         methods.build(method)
 
 
 def test_running_statistics_stay_on_the_clients_by_default():
-    assert methods.build("flayer").norm_stats == methods.build("fedlag(flayer)").norm_stats == "local"
+    assert methods.build("flayer").needs.norm_stats == methods.build("fedlag(flayer)").needs.norm_stats == "local"
     played = play(tiny_plan("flayer", norm=True))
     assert "1.running_mean" in played.clients[0]["private"]
     assert not torch.equal(
@@ -589,21 +598,20 @@ def test_an_unseen_client_trains_the_global_model_with_the_same_rates():
     plan = tiny_plan("flayer(masking=false)", unseen=1)
     download = first_download(plan).shared
     ctx = plan.context(5, 0)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), download)
-    tuned = tuned_view(plan, ctx, view, unseen=True)
+    tuned = adapt_model(plan, ctx, model_of(ctx, first_client(ctx), download), unseen=True)
     trained = train(plan, 5, 0, None, download).upload.slots["params"]
     assert all(torch.equal(tuned["params"][n], leaf) for n, leaf in trained.items())
     plain = tiny_plan("flayer(masking=false, layer_rates=false)", unseen=1)
     assert not torch.equal(train(plain, 5, 0, None, download).upload.slots["params"]["2.weight"], trained["2.weight"])
 
 
-def test_fine_tuning_a_view_keeps_the_runs_rate():
+def test_fine_tuning_a_personal_model_keeps_the_runs_learning_rate():
     plan = tiny_plan("finetune(flayer)")
     ctx = plan.context(0, 0)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), first_download(plan).shared)
+    model = model_of(ctx, first_client(ctx), first_download(plan).shared)
     plain = tiny_plan("finetune(fedavg)")
-    expected = tuned_view(plain, plain.context(0, 0), {slot: view[slot] for slot in ("params", "buffers")}, False)
-    tuned = tuned_view(plan, ctx, view, unseen=False)
+    expected = adapt_model(plain, plain.context(0, 0), {slot: model[slot] for slot in ("params", "buffers")}, False)
+    tuned = adapt_model(plan, ctx, model, unseen=False)
     assert all(torch.equal(tuned["params"][n], leaf) for n, leaf in expected["params"].items())
 
 
@@ -612,17 +620,24 @@ def test_extra_head_epochs_train_the_head_alone_before_training_and_before_predi
     ctx = plan.context(0, 0)
     first, *rest = plan.method.phases(ctx)
     assert (first.part, first.epochs) == ({"4.weight", "4.bias"}, 2)
-    assert rest == [Phase()]
-    assert plan.method.adapt(ctx) == (first,)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), first_download(plan).shared)
-    tuned = tuned_view(plan, ctx, view, unseen=False)
-    moved = {n for n, leaf in view["params"].items() if not torch.equal(leaf, tuned["params"][n])}
+    assert rest == [Phase(plan.method.inner.step)]
+    assert plan.method.adapt(ctx) == (replace(first, step=plan.method.adapt_head),)
+    model = model_of(ctx, first_client(ctx), first_download(plan).shared)
+    tuned = adapt_model(plan, ctx, model, unseen=False)
+    moved = {n for n, leaf in model["params"].items() if not torch.equal(leaf, tuned["params"][n])}
     assert moved == {"4.weight", "4.bias"}
     assert tuned["params:flayer.rates"]["2"].item() == 1.0 < tuned["params:flayer.rates"]["4"].item()
-    assert not tiny_plan("flayer(fedper, head_epochs=2)").method.head_phases(ctx)
-    outcome = train(replace(plan, local_epochs=0), 0, 0, None, first_download(plan).shared)
+    private = tiny_plan("flayer(fedper, head_epochs=2)")
+    assert private.method.phases(private.context(0, 0)) == private.method.inner.phases(private.context(0, 0))
+    assert not private.method.adapt(private.context(0, 0))
+    outcome = train(replace(plan, training=replace(plan.training, epochs=0)), 0, 0, None, first_download(plan).shared)
     sent = outcome.upload.slots["params"]
-    assert {n for n, leaf in view["params"].items() if not torch.equal(leaf, sent[n])} == {"4.weight", "4.bias"}
+    assert {n for n, leaf in model["params"].items() if not torch.equal(leaf, sent[n])} == {"4.weight", "4.bias"}
+
+
+def test_statistics_are_recomputed_before_the_heads_epochs():
+    ctx = tiny_plan("flayer(head_epochs=1)", norm=True, norm_stats="recompute").context(0, 0)
+    assert [phase.name for phase in adapt_phases(ctx)] == ["stats", "flayer.head"]
 
 
 # -- records, options and errors --------------------------------------------------------------------------

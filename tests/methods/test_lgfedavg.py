@@ -9,7 +9,7 @@ from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines import Loop, engines
 from idiolect.engines.slots import aggregate, first_client, first_server, keep_and_send
 from idiolect.methods.lgfedavg import BODY, PARTED
-from idiolect.runs.round_loop import Experiment
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
 from idiolect.testing.scalar import download_of, personal_model, train_client
@@ -87,7 +87,7 @@ def test_bodies_part_from_where_pretraining_ended():
 def test_a_body_is_sent_until_a_client_has_its_own():
     plan = tiny_plan("lgfedavg(pretrain=1)", rounds=2, participation=0.4)
     store = Store(None)
-    Experiment(plan, Loop(plan), store).run()
+    RoundLoop(plan, Loop(plan), store).run()
     download = plan.method.download(plan.server(2), store.server(), plan.data.seen)
     parted = set(plan.participants(1))
     assert 0 < len(parted) < 5

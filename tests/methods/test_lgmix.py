@@ -10,26 +10,37 @@ from torch import nn
 
 from idiolect import Batch, Task
 from idiolect.analysis import mixing_ratio
-from idiolect.contract.method import Wrapper, methods
-from idiolect.contract.phase import Phase
+from idiolect.contract import Training, Wrapper, methods
 from idiolect.core import tree
 from idiolect.core.errors import ComposeError, ModelError, OptionError
 from idiolect.data import Client, Federation
 from idiolect.engines import Plan
-from idiolect.engines.client import batches, train
+from idiolect.engines.client_round import train
+from idiolect.engines.phases import batches, fresh_optimizer
+from idiolect.engines.slots import aggregate, first_client, first_server, gather, keep_and_send
 from idiolect.task.optimizers import SGD, Adam
 from idiolect.testing import check_method, play, tiny_federation, tiny_model, tiny_plan
 
 # -- how the tests run it ------------------------------------------------------------------------------
 
 
-def plan_of(method, module, clients, classes=None, **changes):
+def plan_of(method, module, clients, classes=None, rounds=1, epochs=1):
     """A plan for clients that have training data only."""
     none = torch.arange(0)
     members = [Client(f"c{i}", x, y, torch.arange(len(x)), none, none) for i, (x, y) in enumerate(clients)]
     data = Federation(tuple(members), "own", classes, "given", "0" * 12)
     task = Task(module, clients[0], classes=classes)
-    return Plan(methods.build(method), (task,), data, **{"rounds": 1, "lr": 0.1, "batch_size": 4} | changes)
+    return Plan(methods.build(method), (task,), data, rounds, Training(lr=0.1, epochs=epochs, batch_size=4))
+
+
+def model_of(ctx, client, download):
+    """A client's personal model."""
+    return ctx.method.personal_model(ctx, gather(ctx, client, download, training=False))
+
+
+def start_of(ctx, client, download):
+    """A client's working slots before training."""
+    return ctx.method.prepare(ctx, gather(ctx, client, download))
 
 
 def body_and_head():
@@ -41,21 +52,21 @@ def body_and_head():
 
 
 def rounds_of(plan):
-    """Round by round: the server's slots, the clients' slots, and every client's view."""
+    """Round by round: the server's slots, the clients' slots, and every client's personal model."""
     method, states = plan.method, {}
-    server = method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     for round in range(plan.rounds):
         ctx = plan.server(round)
-        download = method.download(ctx, server, method.select(ctx))
-        outcomes = {i: train(plan, i, round, states.get(i), download.of(i)) for i in method.select(ctx)}
+        download = method.download(ctx, server, plan.participants(round))
+        outcomes = {i: train(plan, i, round, states.get(i), download.of(i)) for i in plan.participants(round)}
         done = {i: each for i, each in outcomes.items() if each.upload is not None}
         states |= {i: each.state for i, each in done.items()}
-        server = method.aggregate(ctx, server, {i: each.upload for i, each in done.items()}) if done else server
-        sent, views = method.download(ctx, server, plan.data.seen), {}
+        server = aggregate(ctx, server, {i: each.upload for i, each in done.items()}) if done else server
+        sent, models = method.download(ctx, server, plan.data.seen), {}
         for i in plan.data.seen:
             where = plan.context(i, round, newcomer=i not in states)
-            views[i] = method.view(where, states.get(i) or method.client_init(where), sent.of(i))
-        yield server, dict(states), views
+            models[i] = model_of(where, states.get(i) or first_client(where), sent.of(i))
+        yield server, dict(states), models
 
 
 def flat(slots):
@@ -65,16 +76,17 @@ def flat(slots):
 def observe(plan, local, u, x, y, ratios=(0.5, 1.0), weight=None):
     """One step of a client whose own model is `local` while the server's is `u`: its slots and its upload."""
     ctx = plan.context(0, 0, newcomer=False)
-    ctx.phase = Phase()
-    client = plan.method.client_init(ctx)
+    (phase,) = plan.method.phases(ctx)
+    ctx = replace(ctx, phase=phase)
+    client = first_client(ctx)
     total, count = map(torch.tensor, ratios)
     client |= {"lgmix.own": local, "lgmix.seen": tree.pick(u, client["lgmix.seen"])}
     client["lgmix.ratio"] = {"sum": total, "count": count, "newest": total}
     download = {slot: tree.pick(u, leaves) for slot, leaves in ctx.initial.items()}
-    work = plan.method.begin(ctx, client, download)
-    work["log"] = {"loss": torch.zeros(()), "samples": torch.zeros(())}
-    work = plan.method.step(ctx, work, Batch(x, y, torch.ones(len(x)) if weight is None else weight))
-    return plan.method.end(ctx, client, work)
+    work = start_of(ctx, client, download)
+    work = {**fresh_optimizer(ctx, work), **work, "log": {"loss": torch.zeros(()), "samples": torch.zeros(())}}
+    work = phase.step(ctx, work, Batch(x, y, torch.ones(len(x)) if weight is None else weight))
+    return keep_and_send(ctx, client, plan.method.finish(ctx, work))
 
 
 def same(a, b, rtol=1e-5, atol=1e-6):
@@ -96,21 +108,21 @@ def test_the_hand_worked_example():
     data = (torch.ones(2, 1), torch.ones(2, 1))
     plan = plan_of("lgmix", module, [data, data])
     method, states, uploads = plan.method, {}, {}
-    server = method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     sent = method.download(plan.server(0), server, (0, 1))
     for i, (end, local) in enumerate([(2.0, 4.0), (4.0, 1.0)]):
         ctx = plan.context(i, 0)
-        client = method.client_init(ctx)
-        work = method.begin(ctx, client, sent.of(i))
+        client = first_client(ctx)
+        work = start_of(ctx, client, sent.of(i))
         work["params"] = {"weight": torch.tensor([[end]])}
         work["lgmix.trace"] = {"local": torch.tensor(local).double(), "global": torch.tensor(1.0).double()}
-        states[i], uploads[i] = method.end(ctx, client, work)
-    server = method.aggregate(plan.server(0), server, uploads)
+        states[i], uploads[i] = keep_and_send(ctx, client, method.finish(ctx, work))
+    server = aggregate(plan.server(0), server, uploads)
     assert float(server["params"]["weight"]) == 3.0
 
     def model(i):
         newest = method.download(plan.server(0), server, (i,)).of(i)
-        return float(method.view(plan.context(i, 0, newcomer=False), states[i], newest)["params"]["weight"])
+        return float(model_of(plan.context(i, 0, newcomer=False), states[i], newest)["params"]["weight"])
 
     assert [model(0), model(1)] == pytest.approx([2.2, 3.5])
     server = {**server, "params": {"weight": torch.tensor([[8.0]])}}
@@ -144,8 +156,8 @@ def test_without_history_the_newest_ratio_is_used():
 def test_the_personal_models_average_to_the_global_one_if_all_ratios_are_equal():
     plan = tiny_plan("lgmix(fixed=0.3)")
     sizes = [float(plan.facts(i)[0]) for i in plan.data.seen]
-    for server, _, views in rounds_of(plan):
-        assert same(tree.mean([views[i]["params"] for i in plan.data.seen], sizes), server["params"])
+    for server, _, models in rounds_of(plan):
+        assert same(tree.mean([models[i]["params"] for i in plan.data.seen], sizes), server["params"])
 
 
 # -- the neutral cases ---------------------------------------------------------------------------------
@@ -158,18 +170,18 @@ def test_ratio_0_is_fedavg(participation, norm):
     runs = zip(
         rounds_of(tiny_plan("lgmix(fixed=0)", **changes)), rounds_of(tiny_plan("fedavg", **changes)), strict=True
     )
-    for (server, _, views), (plain, _, _) in runs:
+    for (server, _, models), (plain, _, _) in runs:
         assert same(server["params"], plain["params"])
         assert same(server["buffers"], plain["buffers"])
-        assert all(same(view["params"], plain["params"]) for view in views.values())
+        assert all(same(model["params"], plain["params"]) for model in models.values())
 
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_ratio_1_is_local_training_to_the_bit(norm):
     runs = zip(rounds_of(tiny_plan("lgmix(fixed=1)", norm=norm)), rounds_of(tiny_plan("local", norm=norm)), strict=True)
-    for (_, states, views), (_, _, plain) in runs:
+    for (_, states, models), (_, _, plain) in runs:
         for i in states:
-            for name, leaf in flat(views[i]).items():
+            for name, leaf in flat(models[i]).items():
                 assert torch.equal(leaf, flat(plain[i])[name]) or not leaf.is_floating_point()
 
 
@@ -179,8 +191,8 @@ def test_a_fixed_ratio_needs_no_pass_of_the_global_model():
     module = nn.Sequential(nn.Linear(4, 6), nn.Dropout(), nn.Linear(6, 3))
     ends = []
     for method in ("lgmix(fixed=1, ref_mode=train)", "local"):
-        *_, (_, _, views) = rounds_of(plan_of(method, module, [(x, y)], classes=3, rounds=2))
-        ends.append(views[0]["params"])
+        *_, (_, _, models) = rounds_of(plan_of(method, module, [(x, y)], classes=3, rounds=2))
+        ends.append(models[0]["params"])
     assert all(torch.equal(leaf, ends[1][n]) for n, leaf in ends[0].items())
 
 
@@ -190,8 +202,10 @@ def test_with_one_client_the_ratio_does_not_matter():
     task = Task(tiny_model(), (x, y), classes=3)
     ends = []
     for method in ("lgmix", "lgmix(fixed=0)", "lgmix(fixed=1)"):
-        *_, (server, _, views) = rounds_of(Plan(methods.build(method), (task,), data, rounds=4, lr=0.1))
-        assert same(views[0]["params"], server["params"])
+        *_, (server, _, models) = rounds_of(
+            Plan(methods.build(method), (task,), data, rounds=4, training=Training(lr=0.1))
+        )
+        assert same(models[0]["params"], server["params"])
         ends.append(server["params"])
     assert same(ends[0], ends[1])
     assert same(ends[0], ends[2])
@@ -215,19 +229,19 @@ def eager(plan, missed):
     w, ratios = {i: dict(u) for i in plan.data.seen}, {i: [] for i in plan.data.seen}
     for round in range(plan.rounds):
         deltas = {}
-        for i in plan.method.select(plan.server(round)):
+        for i in plan.participants(round):
             ctx = plan.context(i, round)
-            ctx.phase = Phase()
+            (phase,) = plan.method.phases(ctx)
             w[i] = model = usable(w[i])
             local = reference = 0.0
-            for batch in batches(plan, ctx, 0):
+            for _, batch in batches(plan, replace(ctx, phase=phase), 0):
                 leaves = {n: leaf.clone().requires_grad_() for n, leaf in part(model, params).items()}
                 scored = task.loss(leaves, part(model, task.initial["buffers"]), batch)
                 beside = task.forward(part(u, params), part(usable(u), task.initial["buffers"]), batch.x)
                 local += float(scored.features.detach().double().square().sum())
                 reference += float(beside.features.double().square().sum())
                 gradients = torch.autograd.grad(scored.loss, list(leaves.values()))
-                moved = {n: model[n] - plan.lr * g for n, g in zip(leaves, gradients, strict=True)}
+                moved = {n: model[n] - plan.training.lr * g for n, g in zip(leaves, gradients, strict=True)}
                 model = {**moved, **{n: leaf.detach() for n, leaf in scored.buffers.items()}}
             if local > 0:
                 deltas[i] = {n: model[n] - w[i][n] for n in (*params, *stats)}
@@ -254,11 +268,11 @@ def test_applied_lazily_it_is_what_the_paper_applies_every_round(options, norm):
     clients = tuple(replace(each, x=each.x.double()) for each in plan.data.clients)
     task = Task(tiny_model(norm).double(), clients[0].split("train"), classes=3)
     plan = replace(plan, data=replace(plan.data, clients=clients), tasks=(task,))
-    for (server, _, views), (u, models) in zip(rounds_of(plan), eager(plan, plan.method.missed), strict=True):
+    for (server, _, models), (u, wanted) in zip(rounds_of(plan), eager(plan, plan.method.missed), strict=True):
         assert same(server["params"], tree.pick(u, server["params"]), rtol=2e-6, atol=2e-6)
-        for i, model in models.items():
-            assert same(tree.pick(flat(views[i]), model), model, rtol=2e-6, atol=2e-6)
-    taken = [[t for t in range(7) if i in plan.method.select(plan.server(t))] for i in plan.data.seen]
+        for i, model in wanted.items():
+            assert same(tree.pick(flat(models[i]), model), model, rtol=2e-6, atol=2e-6)
+    taken = [[t for t in range(7) if i in plan.participants(t)] for i in plan.data.seen]
     assert any(b - a > 2 for times in taken for a, b in pairwise(times))  # somebody came back after two rounds or more
 
 
@@ -271,19 +285,19 @@ def test_the_eager_reference_tells_ignoring_from_following():
 
 def test_a_client_without_history_uses_the_global_model():
     plan = tiny_plan("lgmix", participation=0.2, unseen=1, rounds=1)
-    ((server, states, views),) = rounds_of(plan)
+    ((server, states, models),) = rounds_of(plan)
     never = [i for i in plan.data.seen if i not in states]
     assert len(never) == 4
     for i in never:
-        assert all(torch.equal(leaf, server["params"][n]) for n, leaf in views[i]["params"].items())
+        assert all(torch.equal(leaf, server["params"][n]) for n, leaf in models[i]["params"].items())
 
 
 def test_clients_never_start_from_the_global_model():
     plan = tiny_plan("lgmix", rounds=2)
-    *_, (server, states, views) = rounds_of(plan)
+    *_, (server, states, models) = rounds_of(plan)
     ctx = plan.context(0, 2, newcomer=False)
-    work = plan.method.begin(ctx, states[0], plan.method.download(plan.server(2), server, (0,)).of(0))
-    assert all(torch.equal(leaf, views[0]["params"][n]) for n, leaf in work["params"].items())
+    work = start_of(ctx, states[0], plan.method.download(plan.server(2), server, (0,)).of(0))
+    assert all(torch.equal(leaf, models[0]["params"][n]) for n, leaf in work["params"].items())
     assert not same(work["params"], server["params"])
     assert all(torch.equal(leaf, server["params"][n]) for n, leaf in work["lgmix.global"].items())
 
@@ -292,24 +306,24 @@ def test_clients_never_start_from_the_global_model():
 
 
 def test_several_epochs_add_up_and_give_one_update():
-    """b = h = 1, x = 1, y = 0, loss (h b)^2, rate 0.1: both gradients are 2, so b = h = 0.8 after the first epoch;
+    """b = h = 1, x = 1, y = 0, loss (h b)^2, learning rate 0.1: both gradients are 2, so b = h = 0.8 after the first epoch;
     then 2 * 0.8^3 = 1.024, so b = 0.6976. Local features 1 and 0.8, global 1 and 1: lambda = 1.64 / 3.64.
     """
-    plan = plan_of("lgmix", body_and_head(), [(torch.ones(2, 1), torch.zeros(2, 1))], local_epochs=2)
-    ((server, states, views),) = rounds_of(plan)
+    plan = plan_of("lgmix", body_and_head(), [(torch.ones(2, 1), torch.zeros(2, 1))], epochs=2)
+    ((server, states, models),) = rounds_of(plan)
     assert float(states[0]["lgmix.ratio"]["newest"]) == pytest.approx(1.64 / 3.64)
     assert float(server["params"]["0.weight"]) == pytest.approx(0.6976)
-    assert float(views[0]["params"]["0.weight"]) == pytest.approx(0.6976)
+    assert float(models[0]["params"]["0.weight"]) == pytest.approx(0.6976)
 
 
 @pytest.mark.parametrize("centered", [False, True])
 def test_the_sums_over_batches_give_the_ratio_of_all_samples(centered):
-    plan = tiny_plan(f"lgmix(centered={centered})".lower(), lr=0.0, local_epochs=1)
-    task, method = plan.tasks[0], plan.method
+    plan = tiny_plan(f"lgmix(centered={centered})".lower(), lr=0.0, epochs=1)
+    task = plan.tasks[0]
     ctx = plan.context(0, 0, newcomer=False)
     own = tree.map(lambda leaf: 1.3 * leaf + 0.1, task.initial["params"])
     once = {"sum": torch.tensor(0.5), "count": torch.tensor(1.0), "newest": torch.tensor(0.5)}
-    client = {**method.client_init(ctx), "lgmix.own": own, "lgmix.ratio": once}
+    client = {**first_client(ctx), "lgmix.own": own, "lgmix.ratio": once}
     state = train(plan, 0, 0, client, task.initial).state
     x, _ = plan.split(0, "train")
     features = [task.forward(params, {}, x).features for params in (own, task.initial["params"])]
@@ -342,7 +356,7 @@ def test_dead_features_give_one_half(options):
 
 def test_one_sample_has_no_spread():
     """Its local features move from epoch to epoch, but that is no variation of the data: the ratio is 0.5."""
-    plan = plan_of("lgmix(centered=true)", body_and_head(), [(torch.ones(1, 1), torch.zeros(1, 1))], local_epochs=3)
+    plan = plan_of("lgmix(centered=true)", body_and_head(), [(torch.ones(1, 1), torch.zeros(1, 1))], epochs=3)
     ((_, states, _),) = rounds_of(plan)
     assert float(states[0]["lgmix.ratio"]["newest"]) == 0.5
 
@@ -391,9 +405,9 @@ def test_a_dense_model_trains():
     clients = [(x := torch.randn(6, 1, 4, 4) + i, (x[:, 0] > i).long()) for i in range(3)]
     for pool in ("mean", "sum"):
         plan = plan_of(f"lgmix(pool={pool}, centered=true)", module, clients, classes=2, rounds=3)
-        *_, (_, states, views) = rounds_of(plan)
+        *_, (_, states, models) = rounds_of(plan)
         assert all(0 < float(plan.method.ratio(state)) < 1 for state in states.values())
-        assert not same(views[0]["params"], views[1]["params"])
+        assert not same(models[0]["params"], models[1]["params"])
 
 
 # -- optimisers with state -----------------------------------------------------------------------------
@@ -402,25 +416,25 @@ def test_a_dense_model_trains():
 def test_the_optimisers_state_persists_while_the_weights_are_rewound():
     """With ratio 1 nothing is rewound in effect, so persistent Adam is one long run of Adam."""
     plan = tiny_plan("lgmix(fixed=1)", optimizer=Adam(), lr=0.01)
-    *_, (_, states, views) = rounds_of(plan)
+    *_, (_, states, models) = rounds_of(plan)
     task = plan.tasks[0]
-    params, state = task.initial["params"], plan.optimizer.init(task.initial["params"])
+    params, state = task.initial["params"], plan.training.optimizer.init(task.initial["params"])
     for round in range(plan.rounds):
         ctx = plan.context(0, round)
-        ctx.phase = Phase()
-        for batch in batches(plan, ctx, 0):
-            grads = ctx.grad({"params": params, "buffers": {}}, "params", batch).tree
-            params, state = plan.optimizer.step(params, grads, state, plan.lr)
-    assert all(torch.equal(leaf, params[n]) for n, leaf in views[0]["params"].items())
-    assert float(states[0]["params:count"]["0.weight"]) == 3 * 2 * 4  # rounds, epochs, batches
+        (phase,) = plan.method.phases(ctx)
+        for here, batch in batches(plan, replace(ctx, phase=phase), 0):
+            grads = here.grad({"params": params, "buffers": {}}, "params", batch).tree
+            params, state = plan.training.optimizer.step(params, grads, state, plan.training.lr)
+    assert all(torch.equal(leaf, params[n]) for n, leaf in models[0]["params"].items())
+    assert float(states[0]["lgmix.optimizer"]["params:count/0.weight"]) == 3 * 2 * 4  # rounds, epochs, batches
 
 
 def test_the_optimisers_state_can_be_made_fresh_each_round():
     fresh = tiny_plan("lgmix(fixed=1, keep_optimizer=false)", optimizer=Adam())
-    *_, (_, states, views) = rounds_of(fresh)
+    *_, (_, states, models) = rounds_of(fresh)
     *_, (_, _, plain) = rounds_of(tiny_plan("local", optimizer=Adam()))
-    assert not any(slot.startswith("params:") for slot in states[0])
-    assert all(torch.equal(leaf, plain[0]["params"][n]) for n, leaf in views[0]["params"].items())
+    assert "lgmix.optimizer" not in states[0]
+    assert all(torch.equal(leaf, plain[0]["params"][n]) for n, leaf in models[0]["params"].items())
     *_, (_, _, kept) = rounds_of(tiny_plan("lgmix(fixed=1)", optimizer=Adam()))
     assert not same(kept[0]["params"], plain[0]["params"])
 
@@ -429,9 +443,9 @@ def test_an_absent_client_keeps_its_optimisers_state():
     plan = tiny_plan("lgmix", optimizer=SGD(momentum=0.9), participation=0.4, rounds=4)
     before = {}
     for round, (_, states, _) in enumerate(rounds_of(plan)):
-        took_part = plan.method.select(plan.server(round))
+        took_part = plan.participants(round)
         for i, state in before.items():
-            assert (state["params:momentum"] is states[i]["params:momentum"]) == (i not in took_part)
+            assert (state["lgmix.optimizer"] is states[i]["lgmix.optimizer"]) == (i not in took_part)
         before = states
 
 
@@ -440,19 +454,21 @@ def test_an_absent_client_keeps_its_optimisers_state():
 
 def test_running_statistics_are_mixed_and_counters_are_copied():
     plan = tiny_plan("lgmix(fixed=0.25)", norm=True, rounds=1)
-    ((server, _, views),) = rounds_of(plan)
+    ((server, _, models),) = rounds_of(plan)
     start = plan.tasks[0].initial["buffers"]
     trained = train(tiny_plan("local", norm=True, rounds=1), 0, 0, None, {}).state["private"]
     for name in ("1.running_mean", "1.running_var"):
         mixed = start[name] + 0.25 * (trained[name] - start[name]) + 0.75 * (server["buffers"][name] - start[name])
-        assert torch.allclose(views[0]["buffers"][name], mixed, atol=1e-6)
-    assert all(int(view["buffers"]["1.num_batches_tracked"]) == 8 for view in views.values())  # client 0's, the largest
+        assert torch.allclose(models[0]["buffers"][name], mixed, atol=1e-6)
+    assert all(
+        int(model["buffers"]["1.num_batches_tracked"]) == 8 for model in models.values()
+    )  # client 0's, the largest
 
 
 def test_running_variances_are_kept_as_they_are_and_cut_where_they_are_used():
     plan = tiny_plan("lgmix", norm=True)
-    method, ctx = plan.method, plan.context(0, 1, newcomer=False)
-    client = method.client_init(ctx)
+    ctx = plan.context(0, 1, newcomer=False)
+    client = first_client(ctx)
     name, shape = "1.running_var", plan.tasks[0].initial["buffers"]["1.running_var"].shape
     client["lgmix.own"] = {**client["lgmix.own"], name: torch.full(shape, 0.1)}
     client["lgmix.ratio"] = {n: torch.tensor(v) for n, v in (("sum", 0.5), ("count", 1.0), ("newest", 0.5))}
@@ -460,9 +476,9 @@ def test_running_variances_are_kept_as_they_are_and_cut_where_they_are_used():
     def download(variance):
         return {**ctx.initial, "buffers": {**ctx.initial["buffers"], name: torch.full(shape, variance)}}
 
-    assert float(method.view(ctx, client, download(0.0))["buffers"][name].max()) == 0.0  # 0.1 + 0.5 (0 - 1) < 0
-    assert torch.allclose(method.view(ctx, client, download(1.2))["buffers"][name], torch.tensor(0.2))
-    work = method.begin(ctx, client, download(-0.5))
+    assert float(model_of(ctx, client, download(0.0))["buffers"][name].max()) == 0.0  # 0.1 + 0.5 (0 - 1) < 0
+    assert torch.allclose(model_of(ctx, client, download(1.2))["buffers"][name], torch.tensor(0.2))
+    work = start_of(ctx, client, download(-0.5))
     assert float(work["buffers"][name].max()) == float(work["lgmix.global.buffers"][name].max()) == 0.0
     assert float(work["lgmix.seen"][name].max()) == -0.5
 
@@ -471,7 +487,7 @@ def test_the_global_model_gives_features_in_evaluation_mode_unless_told_otherwis
     """In the first round both models are the same, so on one batch in training mode their features are too."""
     ratios = {}
     for mode in ("eval", "train"):
-        plan = tiny_plan(f"lgmix(ref_mode={mode})", norm=True, batch_size=14, local_epochs=1)
+        plan = tiny_plan(f"lgmix(ref_mode={mode})", norm=True, batch_size=14, epochs=1)
         outcome = train(plan, 0, 0, None, plan.tasks[0].initial)
         ratios[mode] = float(outcome.state["lgmix.ratio"]["newest"])
     assert ratios["train"] == 0.5
@@ -481,30 +497,30 @@ def test_the_global_model_gives_features_in_evaluation_mode_unless_told_otherwis
 @pytest.mark.parametrize("policy", [{"norm_stats": "local"}, {"norm_affine": "local"}])
 def test_what_the_run_keeps_local_is_neither_mixed_nor_sent(policy):
     plan = tiny_plan("lgmix(fixed=0)", norm=True, rounds=2, **policy)
-    kept = plan.method.kept(plan.context(0, 0))
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    kept = plan.context(0, 0).private_names
+    download = plan.method.download(plan.server(0), first_server(plan.server(0)), (0,)).of(0)
     outcome = train(plan, 0, 0, None, download)
     assert kept
     assert not kept & (outcome.upload.slots["lgmix.delta"].keys() | flat(download).keys())
-    *_, (server, _, views) = rounds_of(plan)
+    *_, (server, _, models) = rounds_of(plan)
     for name, leaf in flat(server).items():
         if name in kept:
             assert torch.equal(leaf, flat(plan.tasks[0].initial)[name])
         elif leaf.is_floating_point():
-            assert torch.allclose(flat(views[0])[name], leaf, atol=1e-6)
-    assert all(not torch.equal(flat(views[0])[n], flat(views[1])[n]) for n in kept if "num" not in n)
+            assert torch.allclose(flat(models[0])[name], leaf, atol=1e-6)
+    assert all(not torch.equal(flat(models[0])[n], flat(models[1])[n]) for n in kept if "num" not in n)
 
 
 @pytest.mark.parametrize("policy", [{}, {"norm_stats": "local"}, {"norm_affine": "local"}])
 def test_a_clients_slots_have_the_same_names_and_shapes_from_the_start(policy):
     plan = tiny_plan("lgmix(centered=true)", norm=True, optimizer=Adam(), **policy)
     ctx = plan.context(0, 0)
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    download = plan.method.download(plan.server(0), first_server(plan.server(0)), (0,)).of(0)
 
     def shapes(slots):
         return {(s, n): (leaf.shape, leaf.dtype) for s, leaves in slots.items() for n, leaf in leaves.items()}
 
-    assert shapes(plan.method.client_init(ctx)) == shapes(train(plan, 0, 0, None, download).state)
+    assert shapes(first_client(ctx)) == shapes(train(plan, 0, 0, None, download).state)
 
 
 # -- messages, options, composition --------------------------------------------------------------------
@@ -521,13 +537,13 @@ def test_to_leave_out_missed_updates_a_client_also_gets_the_model_its_last_round
     plan = tiny_plan("lgmix(missed=ignore)", participation=0.4, rounds=3)
     after = {}
     for round, (server, states, _) in enumerate(rounds_of(plan)):
-        after |= dict.fromkeys(plan.method.select(plan.server(round)), server["params"])
+        after |= dict.fromkeys(plan.participants(round), server["params"])
         sent = plan.method.download(plan.server(round), server, plan.data.seen)
         assert {i for i in plan.data.seen if "lgmix.after" in sent.of(i)} == states.keys()
         assert all(same(sent.of(i)["lgmix.after"], after[i]) for i in states)
 
 
-def test_the_servers_rate_scales_the_averaged_update():
+def test_the_servers_learning_rate_scales_the_averaged_update():
     starts = tiny_plan("lgmix").tasks[0].initial["params"]
     moved = {}
     for rate in (1.0, 0.5):
@@ -570,15 +586,15 @@ def test_centring_needs_to_know_the_number_of_features():
         methods.build("lgmix(centered=true)").check(task)
 
 
-class Rider(Wrapper):
+class Outer(Wrapper):
     """A wrapper that acts on the federated model."""
 
-    name = "rider"
+    name = "outer"
 
 
 def test_wrappers_that_act_on_the_federated_model_are_refused():
-    with pytest.raises(ComposeError, match="rider cannot ride on lgmix: its clients never start from the global model"):
-        Rider(methods.build("lgmix"))
+    with pytest.raises(ComposeError, match="outer cannot wrap lgmix: its clients never start from the global model"):
+        Outer(methods.build("lgmix"))
     assert methods.build("finetune(lgmix)").inner == methods.build("lgmix")
 
 

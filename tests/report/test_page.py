@@ -4,14 +4,16 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 import idiolect
+from idiolect.comparison.tables import leaderboard_tables
 from idiolect.core.errors import RunFolderError
 from idiolect.report import write_report
-from idiolect.report.page import MARK
+from idiolect.report.page import MARK, render
 
 SETTINGS = {"clients": 4, "rounds": 2, "model": "linear", "engine": "loop"}
 
@@ -70,6 +72,19 @@ def test_what_was_left_out_is_said(comparison, tmp_path, single):
     assert "runs/b is left out" in (tmp_path / "r.html").read_text()
 
 
+def test_whatever_it_shows_is_escaped(study, tmp_path):
+    spoiled = replace(study, notes=["<script>alert('a & b')</script>"])
+    text = render(spoiled, [tmp_path], 0.9, lambda title: None)
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;alert(&#39;a &amp; b&#39;)&lt;/script&gt;" in text
+
+
+def test_the_leaderboard_is_the_one_of_the_terminal(page, study):
+    text = re.sub(r"<wbr>|</?\w[^>]*>", "", page.read_text())
+    for table in leaderboard_tables(study.comparison):
+        assert all(cell.text in text for row in table.rows for cell in row)
+
+
 # -- the command ------------------------------------------------------------------------------------------------
 
 
@@ -79,7 +94,8 @@ def test_a_single_run_has_a_report_without_tests(call, single, tmp_path):
     assert out.strip().endswith("r.html")
     text = (tmp_path / "r.html").read_text()
     assert "1 method, 4 clients" in text
-    assert "table-versus" not in text
+    assert "table-against" not in text
+    assert "Cost per run" in text
 
 
 def test_scores_that_are_better_when_lower(call, tmp_path):
@@ -90,8 +106,8 @@ def test_scores_that_are_better_when_lower(call, tmp_path):
     assert code == 0
     assert "they were given in Python" in " ".join(out.split())
     text = (tmp_path / "r.html").read_text()
-    assert "Lower is better" in text
-    best = min(each.selected.mean for each in board.standings)
+    assert "(lower is better)" in text
+    best = min(each.selected.mean for each in board.rows)
     assert f'<td class="best" data-value="{best}"' in text
 
 
@@ -155,7 +171,7 @@ def test_tables_are_sorted_by_a_click(page, chromium):
     chromium.open(page)
     values = "[...document.querySelectorAll('#table-leaderboard tbody tr')].map(r => Number(r.cells[%d].dataset.value))"
     click = "document.querySelectorAll('#table-leaderboard th button')[%d].click()"
-    for column, first in ((1, "descending"), (9, "ascending")):
+    for column, first in ((1, "descending"), (7, "ascending")):
         for direction in (first, "ascending" if first == "descending" else "descending"):
             chromium.evaluate(click % column)
             shown = chromium.evaluate(values % column)
@@ -168,8 +184,8 @@ def test_tables_are_sorted_by_a_click(page, chromium):
 
 def test_names_sort_as_text_and_missing_numbers_stay_last(page, chromium):
     chromium.open(page)
-    names = "[...document.querySelectorAll('#table-versus tbody tr')].map(r => r.cells[0].dataset.value)"
-    chromium.evaluate("document.querySelector('#table-versus th button').click()")
+    names = "[...document.querySelectorAll('#table-against tbody tr')].map(r => r.cells[0].dataset.value)"
+    chromium.evaluate("document.querySelector('#table-against th button').click()")
     shown = chromium.evaluate(names)
     assert shown == sorted(shown)
     chromium.evaluate("document.querySelectorAll('#table-targets th button')[1].click()")

@@ -37,7 +37,7 @@ def cka(x: Tensor, y: Tensor) -> Tensor:
             f"The features have shapes {tuple(x.shape)} and {tuple(y.shape)}, but both need one row for each of the "
             "same samples, [n, p] and [n, q]: compute them on one batch."
         )
-    x, y = _centred(x), _centred(y)
+    x, y = _center(x), _center(y)
     if len(x) < min(x.shape[1], y.shape[1]):  # the same three numbers from the smaller, sample by sample matrices
         k, m = x @ x.T, y @ y.T
         common, own = (k * m).sum(), k.norm() * m.norm()
@@ -46,7 +46,7 @@ def cka(x: Tensor, y: Tensor) -> Tensor:
     return torch.where(own > 0, common / torch.where(own > 0, own, 1), 0).clamp(0, 1)
 
 
-def _centred(features: Tensor) -> Tensor:
+def _center(features: Tensor) -> Tensor:
     features = features.double().flatten(1)
     centred = features - features.mean(0)
     varies = centred.abs().amax(0) > 1e-7 * features.abs().amax(0)  # else only round-off is left

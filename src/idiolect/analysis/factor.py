@@ -165,14 +165,14 @@ def communalities_from_correlation(
     Reference:
         FedFac (FedSplit), section 4.1, equation 7 and the iteration below it.
     """
-    R = _checked(R, estimator, fewer, iterations)
+    R = _check_correlation(R, estimator, fewer, iterations)
     values, vectors = _eigenpairs(R)
     count = max(1, factor_count(values, kappa) - fewer)
     values, vectors = values[:count], vectors[:, :count]
     if estimator == "eigvec":
         nu = vectors.square().sum(1)
     else:
-        nu = _explained(values, vectors)
+        nu = _communalities(values, vectors)
     if estimator == "paf":
         nu = _principal_factors(R, nu, count, iterations)
     return torch.where(R.diagonal() > 0, nu.clamp(0, 1), 0)
@@ -217,14 +217,14 @@ def _principal_factors(R: Tensor, nu: Tensor, count: int, iterations: int) -> Te
         values, vectors = _leading(R - torch.diag(unique), count)
         if values[0] <= 0:
             break
-        nu = _explained(values, vectors)
+        nu = _communalities(values, vectors)
         previous, unique = unique, (variance - nu).clamp(_FLOOR, 1)
         if (unique - previous).abs().max() < _TOLERANCE:
             break
     return nu
 
 
-def _explained(values: Tensor, vectors: Tensor) -> Tensor:
+def _communalities(values: Tensor, vectors: Tensor) -> Tensor:
     return vectors.square() @ values.clamp(min=0)
 
 
@@ -250,7 +250,7 @@ def _leading(matrix: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values[:count], vectors[:, :count]
 
 
-def _checked(R: Tensor, estimator: str, fewer: int, iterations: int) -> Tensor:
+def _check_correlation(R: Tensor, estimator: str, fewer: int, iterations: int) -> Tensor:
     known = get_args(Estimator)
     if estimator not in known:
         raise OptionError(f"The estimator {estimator!r} is not known: choose one of {', '.join(known)}.")

@@ -48,14 +48,14 @@ def layer_rates(
     .. math:: \eta_i = \eta \left(1 + \frac{i}{L} \ln\left(1 + \frac{1}{\|g_i\|_2}\right)\right), \qquad i = 1 \ldots L
 
     Args:
-        lr: the base rate.
+        lr: the base learning rate.
         gradient_norms: one norm per layer, over all its parameters together, first layer first.
         floor: smaller norms count as this (1e-8 means a multiplier of at most 1 + 18.4 i / L).
-        max_multiplier: a cap on the rate, in units of ``lr``; none by default.
+        max_multiplier: a cap on the learning rate, in units of ``lr``; none by default.
         depth: each layer's :math:`i / L`, if it is not simply its place in the list.
 
     Returns:
-        ``[L]``, one rate per layer.
+        ``[L]``, one learning rate per layer.
 
     Example:
         >>> layer_rates(1.0, [1.0, 1.0])

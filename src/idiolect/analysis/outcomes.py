@@ -94,10 +94,10 @@ def unit_distances(
     """
     found = {}
     for unit, names in units.items():
-        held = [n for n in names if n in model and n in reference and model[n].shape == reference[n].shape]
-        if held:
-            apart = torch.cat([(model[n].double() - reference[n].double()).flatten() for n in held]).norm()
-            length = torch.cat([reference[n].double().flatten() for n in held]).norm()
+        shared = [n for n in names if n in model and n in reference and model[n].shape == reference[n].shape]
+        if shared:
+            apart = torch.cat([(model[n].double() - reference[n].double()).flatten() for n in shared]).norm()
+            length = torch.cat([reference[n].double().flatten() for n in shared]).norm()
             found[unit] = float(apart / length) if length > 0 else float("inf") if apart > 0 else 0.0
     return found
 

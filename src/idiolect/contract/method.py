@@ -40,6 +40,7 @@ from .gradients import Grad
 from .messages import Download, Upload
 from .phase import Phase
 from .slots import Slot, buffers_of, shared, slot_of
+from .statistics import recompute_statistics
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,10 @@ class Method(Options):
         """One step of `adapt` or `onboard`: plain SGD on the model."""
         return ctx.apply(model, "params", ctx.grad(model, "params", batch))
 
+    def recompute_statistics(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
+        """The personal model with running statistics that have seen one more batch, where the run recomputes them."""
+        return recompute_statistics(ctx, model, batch)
+
     def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """Named numbers about the slots that a client keeps, reported with its metrics."""
         return {}
@@ -296,6 +301,10 @@ class Wrapper(Method):
     def adapt_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
         """The inner method's."""
         return self.inner.adapt_step(ctx, model, batch)
+
+    def recompute_statistics(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
+        """The inner method's."""
+        return self.inner.recompute_statistics(ctx, model, batch)
 
     def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The inner method's."""

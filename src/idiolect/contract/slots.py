@@ -71,6 +71,16 @@ def zeros_like_params(ctx: RoundContext) -> Tree:
     return tree.zeros_like(ctx.initial["params"])
 
 
+def initial_buffers(ctx: RoundContext) -> Tree:
+    """The initial model's buffers."""
+    return ctx.initial["buffers"]
+
+
+def nothing(ctx: RoundContext) -> Tree:
+    """An empty tree: for a slot that is first filled in `finish`."""
+    return {}
+
+
 def zero(*names: str) -> Init:
     """A slot of numbers that start at zero.
 

@@ -1,5 +1,5 @@
 """Slots as bytes, for the wire and for the store: a JSON header and raw numbers, nothing that executes.
-A leaf that is sent in part goes as a bit mask or as indices, whichever is smaller; truth values as bits."""
+A leaf that is sent in part goes as a bit mask or as indices, whichever is smaller; booleans as bits."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _write(leaf: Tensor, mask: Tensor | None, form: str) -> Buffer:
 
 
 def _raw(leaf: Tensor) -> Buffer:
-    """The numbers of a leaf as they lie in memory, not copied; truth values as bits."""
+    """The numbers of a leaf as they lie in memory, not copied; booleans as bits."""
     if leaf.dtype == torch.bool:
         return np.packbits(leaf.reshape(-1).numpy()).data
     return leaf.reshape(-1).view(torch.uint8).numpy().data if leaf.numel() else b""

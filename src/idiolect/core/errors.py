@@ -6,7 +6,7 @@ IdiolectError
 │   ├── OptionError       an option's value is of the wrong kind or out of range
 │   ├── DataError         the data cannot be used as they are
 │   ├── ModelError        the network does not fit the data, the loss or the method
-│   ├── ComposeError      these two methods cannot ride on each other
+│   ├── ComposeError      these two methods cannot be wrapped around each other
 │   └── RunFolderError    the run folder is occupied, foreign, damaged or not writable
 ├── MissingExtraError     an optional dependency is not installed
 └── ConformanceError      a method breaks the contract (raised by `check_method`)
@@ -38,7 +38,7 @@ class ModelError(InputError):
 
 
 class ComposeError(InputError):
-    """These two methods cannot ride on each other."""
+    """These two methods cannot be wrapped around each other."""
 
 
 class RunFolderError(InputError):

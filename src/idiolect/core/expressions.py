@@ -1,8 +1,9 @@
 """The language in which methods, data sources, partitions and networks are written: `name`, `name(option=value)`,
-`name(inner, option=value)`, `name:value`. Values are written as in YAML."""
+`name(inner, option=value)`, `name:value`. Values are written as in YAML. Nothing is ever evaluated."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,46 +11,53 @@ import yaml
 
 from .errors import InputError
 
-_OPEN = "([{"
-
-
-_CLOSE = ")]}"
+_PAIRS = {")": "(", "]": "[", "}": "{"}
+_QUOTES = "'\""
 
 
 @dataclass(frozen=True)
 class Expression:
-    """A parsed expression: a name, what stands in its brackets, and where it began."""
+    """A parsed expression: a name, and the texts of the values in its brackets."""
 
     name: str
     positional: tuple[str, ...]
     named: dict[str, str]
 
 
-def split(text: str, separator: str = ",") -> list[str]:
-    """Split at separators outside brackets and quotes.
+def split(text: str) -> list[str]:
+    """Split at commas outside brackets and quotes.
 
     >>> split("local, fedlag(ditto(lam=1), k=3), pfedgate(s=[0.5, 0.1])")
     ['local', 'fedlag(ditto(lam=1), k=3)', 'pfedgate(s=[0.5, 0.1])']
     """
-    parts, depth, quote, start = [], 0, "", 0
-    for at, char in enumerate(text):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char in _OPEN:
-            depth += 1
-        elif char in _CLOSE:
-            depth -= 1
-            if depth < 0:
-                raise InputError(_point(text, at, f"this {char!r} closes nothing"))
-        elif char == separator and depth == 0:
-            parts.append(text[start:at].strip())
-            start = at + 1
-    if depth or quote:
-        raise InputError(_point(text, len(text), f"a {'quote' if quote else 'bracket'} is left open"))
-    parts.append(text[start:].strip())
+    parts = [text[start:end].strip() for start, end in _find_parts(text, 0, len(text))]
     return parts if parts != [""] else []
+
+
+def _find_parts(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where the parts between commas begin and end, in a stretch of a text."""
+    quote, opened = -1, list[int]()
+    for at in range(start, end):
+        char = text[at]
+        if quote >= 0:
+            quote = -1 if char == text[quote] else quote
+        elif char in _QUOTES:
+            quote = at
+        elif char in _PAIRS.values():
+            opened.append(at)
+        elif char in _PAIRS:
+            if not opened:
+                raise _error(text, at, f"this {char!r} closes nothing")
+            if text[begun := opened.pop()] != _PAIRS[char]:
+                raise _error(text, at, f"this {char!r} does not close the {text[begun]!r} before it")
+        elif char == "," and not opened:
+            yield start, at
+            start = at + 1
+    if quote >= 0 or opened:
+        raise _error(
+            text, quote if quote >= 0 else opened[-1], f"this {'quote' if quote >= 0 else 'bracket'} is left open"
+        )
+    yield start, end
 
 
 def parse(text: str) -> Expression:
@@ -63,40 +71,54 @@ def parse(text: str) -> Expression:
     text = text.strip()
     if not text:
         raise InputError("an empty expression; write a name, as in fedavg or fedprox(mu=0.1)")
-    head, bracket, rest = text.partition("(")
+    head, bracket, _ = text.partition("(")
     if not bracket:
-        name, colon, value = text.partition(":")
+        name, colon, rest = text.partition(":")
         if colon and not name.endswith(".py"):
-            return Expression(name.strip(), (value.strip(),), {})
+            return Expression(name.strip(), (rest.strip(),), {})
         return Expression(text, (), {})
-    if not rest.rstrip().endswith(")"):
-        raise InputError(_point(text, len(text), "the closing bracket is missing"))
+    list(_find_parts(text, 0, len(text)))  # brackets and quotes fit
+    if not text.endswith(")"):
+        raise _error(text, text.rindex(")") + 1, "nothing may follow the closing bracket")
     positional: list[str] = []
     named: dict[str, str] = {}
-    for part in split(rest.rstrip()[:-1]):
+    for start, end in _find_parts(text, len(head) + 1, len(text) - 1):
+        part = text[start:end].strip()
+        at = end - len(text[start:end].lstrip())
+        key, equals, rest = (each.strip() for each in part.partition("="))
         if not part:
-            raise InputError(_point(text, len(head) + 1, "an empty place between two commas"))
-        key, equals, value = part.partition("=")
-        if equals and key.strip().isidentifier():
-            if key.strip() in named:
-                raise InputError(_point(text, text.find(part), f"the option {key.strip()!r} is given twice"))
-            named[key.strip()] = value.strip()
+            if text[len(head) + 1 : -1].strip():
+                raise _error(text, end, "an empty place before this comma" if text[end] == "," else "a comma too many")
+        elif equals and key.isidentifier():
+            if key in named:
+                raise _error(text, at, f"the option {key!r} is given twice")
+            named[key] = rest
         elif named:
-            raise InputError(_point(text, text.find(part), "a value without a name after one with a name"))
+            raise _error(text, at, "a value without a name after one with a name")
         else:
             positional.append(part)
     return Expression(head.strip(), tuple(positional), named)
 
 
-def value(text: str) -> Any:
-    """A value as in YAML; what YAML reads as text stays text.
+def _error(text: str, at: int, problem: str) -> InputError:
+    """An error that shows the place in the text."""
+    return InputError(f"cannot read the expression: {problem}\n    {text}\n    {' ' * at}^")
 
-    >>> [value(v) for v in ("0.1", "1e-3", "true", "[1, 2]", "ref", "null")]
-    [0.1, 0.001, True, [1, 2], 'ref', None]
+
+def value(text: str) -> Any:
+    """A value as in YAML; what YAML reads as text stays text, and so does what is quoted.
+
+    >>> [value(v) for v in ("0.1", "1e-3", "true", "[1, 1e-3]", "ref", "null", "'1e-3'")]
+    [0.1, 0.001, True, [1, 0.001], 'ref', None, '1e-3']
     """
+    text = text.strip()
+    if _is_quoted(text):
+        return unquote(text)
+    if text.startswith("[") and text.endswith("]"):
+        return [value(part) for part in split(text[1:-1].strip().removesuffix(","))]
     try:
         return float(text) if _is_number(text) and not text.lstrip("+-").isdigit() else yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise InputError(
             f"the value {text!r} cannot be read; write it as in YAML, such as 0.1, true or [1, 2]"
         ) from error
@@ -110,18 +132,41 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _point(text: str, at: int, problem: str) -> str:
-    return f"cannot read the expression: {problem}\n    {text}\n    {' ' * at}^"
+def _is_quoted(text: str) -> bool:
+    return len(text) > 1 and text[0] in _QUOTES and text[0] == text[-1]
 
 
-def write(held: Any) -> str:
-    """A value as `value` reads it."""
-    if held is None:
+def unquote(text: str) -> str:
+    """A text without the quotes around it, of which a doubled one inside stands for one.
+
+    >>> unquote("'it''s'"), unquote("plain")
+    ("it's", 'plain')
+    """
+    return text[1:-1].replace(2 * text[0], text[0]) if _is_quoted(text) else text
+
+
+def write(value: Any) -> str:
+    """A value as `value` reads it; text that would be read as anything else is quoted.
+
+    >>> [write(each) for each in (0.1, True, None, (1, 2), "ref", "1e3", "a, b")]
+    ['0.1', 'true', 'null', '[1, 2]', 'ref', "'1e3'", "'a, b'"]
+    """
+    if value is None:
         return "null"
-    if isinstance(held, bool):
-        return str(held).lower()
-    if isinstance(held, list | tuple):
-        return "[" + ", ".join(map(write, held)) + "]"
-    if isinstance(held, str) and any(mark in held for mark in "()[]{},='\""):
-        return f"'{held}'" if "'" not in held else f'"{held}"'
-    return str(held)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(write, value)) + "]"
+    if isinstance(value, str) and not _reads_as_itself(value):
+        return "'" + value.replace("'", "''") + "'"
+    return str(value)
+
+
+def _reads_as_itself(text: str) -> bool:
+    """Whether a text needs no quotes."""
+    if any(mark in text for mark in "()[]{},='\""):
+        return False
+    try:
+        return bool(value(text) == text)
+    except InputError:
+        return False

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from .errors import InputError, UnknownNameError
-from .expressions import parse, split, value, write
+from .expressions import parse, split, unquote, value, write
 from .options import did_you_mean, make, options_of
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ class Registry(Generic[T]):
     @staticmethod
     def _value(cls: type, name: str, text: str) -> Any:
         info = options_of(cls).get(name)
-        return text.strip("'\"") if info and info.types == (str,) else value(text)
+        return unquote(text.strip()) if info and info.types == (str,) else value(text)
 
     def split_and_build(self, text: str) -> list[T]:
         """Build every expression of a list that is split at commas outside brackets."""

@@ -46,7 +46,7 @@ def mix(a: Mapping[str, Tensor], b: Mapping[str, Tensor], share: float | Tensor)
     return map(lambda x, y: share * x + (1 - share) * y, a, b)
 
 
-def moved(slots: Mapping[str, Mapping[str, Tensor]], device: str) -> Slots:
+def to_device(slots: Mapping[str, Mapping[str, Tensor]], device: str) -> Slots:
     """Slots on a device; what is there already is not copied."""
     return {slot: map(lambda leaf: leaf.to(device), leaves) for slot, leaves in slots.items()}
 

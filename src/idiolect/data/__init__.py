@@ -1,7 +1,8 @@
 """Data: the federation of clients that everything else works on, from a user's own data or from sources and partitions
 by name."""
 
-from .federation import Client, Federation
+from .client import Client
+from .federation import Federation
 from .formats.download import Progress, fetch, fetchable
 from .formats.files import check_sum, data_root
 from .loading import load

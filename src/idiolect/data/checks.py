@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.errors import DataError
 
 if TYPE_CHECKING:
-    from .federation import Client
+    from .client import Client
 
 
 def check_clients(clients: Sequence[Client], classes: int | None) -> int | None:

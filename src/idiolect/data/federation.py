@@ -1,5 +1,5 @@
-"""A federation: clients that each hold index sets into data which are kept once. Built from the user's own
-clients, or from one pool of data and a partition."""
+"""A federation: clients and what is known about them. Built from the user's own clients, or from one pool of data and a
+partition."""
 
 from __future__ import annotations
 
@@ -14,55 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import DataError, InputError
+from ..core.errors import DataError
 from ..core.randomness import generator
 from . import arrays
 from .checks import check_clients, check_public
+from .client import Client, build_client
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
-from .partitions.shift import Shift
-from .splits import SHARES, SPLITS, Indices, Shares, check_seed, check_shares, cut, hold_out
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Client:
-    """One client: index sets into `x` and `y`, which all clients may share.
-
-    >>> client = Client("a", torch.eye(3), torch.tensor([0, 1, 0]), *map(torch.tensor, ([0, 2], [1], [])))
-    >>> client.split("val")
-    (tensor([[0., 1., 0.]]), tensor([1]))
-    """
-
-    name: str
-    x: Tensor
-    y: Tensor
-    train: Tensor
-    val: Tensor
-    test: Tensor
-    shift: Shift | None = None
-
-    def __repr__(self) -> str:
-        shift = f", {self.shift}" if self.shift else ""
-        return f"Client({self.name!r}, train={len(self.train)}, val={len(self.val)}, test={len(self.test)}{shift})"
-
-    def __len__(self) -> int:
-        """The number of training samples."""
-        return len(self.train)
-
-    @property
-    def indices(self) -> Tensor:
-        """All samples of the client, in the order of the data."""
-        return torch.cat([self.train, self.val, self.test]).sort().values
-
-    def split(self, which: str) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the training, validation or test samples."""
-        if which not in SPLITS:
-            raise InputError(f"there is no split {which!r}; choose {', '.join(SPLITS)}")
-        return self.take(getattr(self, which).long())
-
-    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets at some positions of `x` and `y`, as this client sees them."""
-        x = self.x.index_select(0, positions)  # several times faster than x[positions]
-        return (self.shift(x, positions) if self.shift else x), self.y.index_select(0, positions)
+from .splits import SHARES, SPLITS, Indices, check_seed, check_shares, cut, hold_out
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,8 +44,8 @@ class Federation:
 
     def __repr__(self) -> str:
         kind = "numbers" if self.classes is None else f"{self.classes} classes"
-        held = f", {len(self.unseen)} unseen" if self.unseen else ""
-        return f"Federation({self.name!r}, {len(self)} clients{held}, {kind}, {self.partition})"
+        unseen = f", {len(self.unseen)} unseen" if self.unseen else ""
+        return f"Federation({self.name!r}, {len(self)} clients{unseen}, {kind}, {self.partition})"
 
     def __len__(self) -> int:
         """The number of clients."""
@@ -131,8 +89,8 @@ class Federation:
             digest.update(f"{client.name} {client.shift}".encode())
             for which in SPLITS:
                 index = getattr(client, which)
-                _add(digest, client.x[index], client.y[index])
-        _add(digest, *(self.public or ()))
+                _update(digest, client.x[index], client.y[index])
+        _update(digest, *(self.public or ()))
         return digest.hexdigest()[:12]
 
     def label_counts(self) -> Tensor:
@@ -144,8 +102,8 @@ class Federation:
         """
         if self.classes is None:
             raise DataError(f"{self.name} predicts numbers, so there are no labels to count")
-        held = (client.y[client.indices].flatten() for client in self.clients)
-        return torch.stack([torch.bincount(labels, minlength=self.classes) for labels in held])
+        labels = (client.y[client.indices].flatten() for client in self.clients)
+        return torch.stack([torch.bincount(each, minlength=self.classes) for each in labels])
 
     def assignment(self) -> Assignment:
         """Which samples of the pool each client holds."""
@@ -186,14 +144,14 @@ class Federation:
         """
         shares, seed = check_shares(split), check_seed(seed)
         listed = list(clients)
-        named = clients.items() if isinstance(clients, Mapping) else zip(_numbered(len(listed)), listed, strict=True)
+        named = clients.items() if isinstance(clients, Mapping) else zip(_number(len(listed)), listed, strict=True)
         built = [
-            _own(str(key), data, shares, generator(seed, "split", position), classes)
+            build_client(str(key), data, shares, generator(seed, "split", position), classes)
             for position, (key, data) in enumerate(named)
         ]
         ends = np.cumsum([0, *(len(client.x) for client in built)])
         ranges = [np.arange(start, end) for start, end in pairwise(ends)]
-        return cls._checked(built, name, classes, GIVEN, content_hash(ranges), public, unseen, seed)
+        return cls._check_and_build(built, name, classes, GIVEN, content_hash(ranges), public, unseen, seed)
 
     @classmethod
     def from_pool(
@@ -238,10 +196,10 @@ class Federation:
             parts = cut(len(index), shares, generator(seed, "split", position))
             train, val, test = (torch.from_numpy(index[parts[which]]) for which in SPLITS)
             built.append(Client(names[position], x, y, train, val, test, shifts[position]))
-        return cls._checked(built, name, classes, str(dealt.partition), dealt.hash, public, unseen, seed, words)
+        return cls._check_and_build(built, name, classes, str(dealt.partition), dealt.hash, public, unseen, seed, words)
 
     @classmethod
-    def _checked(
+    def _check_and_build(
         cls,
         clients: Sequence[Client],
         name: str,
@@ -262,53 +220,26 @@ class Federation:
         shown = None if public is None else arrays.pair(public, "the public data")
         if shown:
             check_public(shown, clients)
-        held = hold_out(len(clients), unseen, seed)
-        return cls(tuple(clients), name, classes, partition, partition_hash, shown, held, seed, words)
+        never_train = hold_out(len(clients), unseen, seed)
+        return cls(tuple(clients), name, classes, partition, partition_hash, shown, never_train, seed, words)
 
 
 GIVEN = "given"
 
 
-def _own(name: str, data: Any, shares: Shares, rng: np.random.Generator, classes: int | None) -> Client:
-    """A client with its own tensors: the splits it gives one after another, the others cut from its training data."""
-    owner = f"client {name!r}"
-    given = dict(data) if isinstance(data, Mapping) else {"train": data}
-    if "train" not in given or set(given) - set(SPLITS):
-        raise DataError(
-            f"{owner} has the keys {', '.join(map(str, given)) or 'none'}; give train and, if you like, val and test"
-        )
-    parts = {which: arrays.pair(given[which], f"{owner}, {which}", classes) for which in SPLITS if which in given}
-    if not sum(len(x) for x, _ in parts.values()):
-        raise DataError(f"{owner} is empty; leave it out or give it samples")
-    if len({(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in parts.values()}) > 1:
-        raise DataError(f"{owner}: its splits differ in the shape or type of their samples; bring them to one")
-    wanted = [
-        share if which == "train" or which not in given else 0.0 for which, share in zip(SPLITS, shares, strict=True)
-    ]
-    first, second, third = (share / sum(wanted) for share in wanted)
-    start = len(parts["train"][0])
-    cuts = cut(start, (first, second, third), rng)
-    for which in list(parts)[1:]:
-        cuts[which] = np.arange(start, start + len(parts[which][0]))
-        start += len(cuts[which])
-    x, y = (torch.cat([pair[place] for pair in parts.values()]) for place in (0, 1))
-    train, val, test = (torch.from_numpy(cuts[which]) for which in SPLITS)
-    return Client(name, x, y, train, val, test)
-
-
 def _names(indices: Sequence[Indices], groups: np.ndarray | None) -> list[str]:
     """The clients' names: of their groups where each holds one of its own, else numbers."""
     if groups is not None:
-        held = [np.unique(groups[index]) for index in indices]
-        if all(len(each) == 1 for each in held) and len({each[0] for each in held}) == len(held):
-            return [str(each[0]) for each in held]
-    return _numbered(len(indices))
+        names = [np.unique(groups[index]) for index in indices]
+        if all(len(each) == 1 for each in names) and len({each[0] for each in names}) == len(names):
+            return [str(each[0]) for each in names]
+    return _number(len(indices))
 
 
-def _numbered(clients: int) -> list[str]:
+def _number(clients: int) -> list[str]:
     return [f"client-{position:0{len(str(clients - 1))}}" for position in range(clients)]
 
 
-def _add(digest: Any, *tensors: Tensor) -> None:
+def _update(digest: Any, *tensors: Tensor) -> None:
     for each in tensors:
         digest.update(f"{list(each.shape)} {each.dtype}".encode() + each.contiguous().numpy().tobytes())

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..contract import ClientContext, Download, Phase, Slots, Task
-from ..contract.parts.statistics import recompute_statistics
 from ..task.metrics import Metric
 from .phases import error_context, run_phases
 from .plan import Part, Plan, join_parts
@@ -55,7 +54,8 @@ def adapt_model(plan: Plan, ctx: ClientContext, model: Slots, unseen: bool) -> S
 def adapt_phases(ctx: ClientContext) -> Sequence[Phase]:
     """What happens to a personal model before it predicts: running statistics where they are recomputed, then what the
     method does."""
-    statistics = (Phase(recompute_statistics, "stats", slots=(), epochs=1),) if ctx.norm_stats == "recompute" else ()
+    anew = ctx.norm_stats == "recompute" and ctx.task.stat_momentum
+    statistics = (Phase(ctx.method.recompute_statistics, "stats", slots=(), epochs=1),) if anew else ()
     return (*statistics, *ctx.method.adapt(ctx))
 
 

@@ -3,7 +3,7 @@ sends, and what the server adds up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -80,7 +80,7 @@ class UploadSums(Mapping[str, Sums]):
             self._known[key] = Sums.of(sent, slot.missing)
         return self._known[key]
 
-    def _weights(self, slot: Slot, uploads: Mapping[int, Upload]) -> list[float] | list[Tensor]:
+    def _weights(self, slot: Slot, uploads: Mapping[int, Upload]) -> Sequence[float | Tensor]:
         if slot.weigh == "run":
             return self._ctx.weights(uploads)
         if slot.weigh == "uniform":
@@ -128,7 +128,7 @@ def gather(ctx: ClientContext, state: Slots, download: Slots, training: bool = T
 
 def keep_and_send(ctx: ClientContext, state: Slots, work: Slots) -> tuple[Slots, Upload]:
     """The client's slots after a round, and what it sends, from the slots after `finish`."""
-    after, sent, masks = dict(state), Slots(), Slots()
+    after, sent, masks, weighed = dict(state), Slots(), Slots(), False
     private = ctx.private_names
     for name, slot in ctx.method.slots.items():
         if name not in work:
@@ -144,15 +144,18 @@ def keep_and_send(ctx: ClientContext, state: Slots, work: Slots) -> tuple[Slots,
             if slot.holds != "other" and not any(part_sent.values()):
                 continue
             sent |= part_sent
+            weighed = weighed or slot.weigh == "run"
             masks |= {part: work[mask_of(part)] for part in parts if mask_of(part) in work}
-    return after, Upload({**sent, "weight": {"samples": ctx.samples}} if sent else {}, masks)
+    return after, Upload({**sent, "weight": {"samples": ctx.samples}} if weighed else sent, masks)
 
 
 def _without(private: frozenset[str], slot: Slot, leaves: Tree) -> Tree:
     return leaves if slot.holds == "other" else tree.drop(leaves, private)
 
 
-def sent_names(method: Method) -> frozenset[str]:
+def sent_names(method: Method) -> tuple[str, ...]:
     """The slots that may leave a client; nothing else does."""
-    names = [part for name, slot in method.slots.items() if slot.up for part in parts_of(name, slot)]
-    return frozenset((*names, "weight"))
+    slots = {name: slot for name, slot in method.slots.items() if slot.up}
+    names = [part for name, slot in slots.items() for part in parts_of(name, slot)]
+    weighed = any(slot.weigh == "run" for slot in slots.values())
+    return (*names, *(("weight",) if weighed else ()))

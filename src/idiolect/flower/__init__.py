@@ -1,5 +1,5 @@
-"""Real clients over a real network, with Flower: `client_app` and `server_app` make the two halves of a Flower app
-out of a function that loads a client's data and one that builds the model."""
+"""Training over a network with Flower: `client_app` and `server_app` make a ClientApp and a ServerApp of a `Project`,
+the user's functions that load a client's data and build the model."""
 
 from .apps import client_app, server_app
 from .loopback import LoopbackEngine

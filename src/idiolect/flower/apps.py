@@ -1,50 +1,81 @@
-"""The two halves of a Flower app: what Flower calls on a client and on the server, and how parcels travel by Flower."""
+"""The ClientApp and the ServerApp: what Flower calls on a client and on the server."""
 
 from __future__ import annotations
 
 import importlib.util
 import logging
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InputError, MissingExtraError
 from ..runs.export import export
-from .client import Desk, guarded
-from .messages import Parcel
-from .personal import personal_of
+from .client import ClientService, report_problems
+from .folders import client_folder, lock_folder, server_folder
+from .messages import Message
+from .personal import load_personal_model
 from .project import Project
-from .server import only_one, serve
-from .settings import client_folder, read_settings, server_folder
+from .server import serve
+from .settings import read_settings
+from .transport import GridTransport, from_records, to_records
 
 if TYPE_CHECKING:
-    from flwr.app import Context, Message, RecordDict
+    import flwr.app
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
 log = logging.getLogger("idiolect")
-STYPE = "idiolect.slots"
-TYPES = {"hello": "query", "finish": "query", "train": "train", "evaluate": "evaluate"}
+LOCK_TIMEOUT = 30.0
 
 
 def client_app(project: Project) -> ClientApp:
-    """The client's half of a Flower app. A SuperNode says which client it is in its node config, as in `client=0`
-    (or `partition-id`, as simulations do), and may give a `folder` for the client's state."""
+    """Make the ClientApp of a Flower app.
+
+    A SuperNode says which client it is in its node config, as in `client=0` (or `partition-id`, as in simulations), and
+    may give a `folder` for the client's state.
+
+    Args:
+        project: the user's functions.
+    """
     require_flower()
-    from flwr.app import Message
+    import flwr.app
     from flwr.clientapp import ClientApp
 
     app = ClientApp()
 
-    def handle(message: Message, context: Context) -> Message:
-        note_to(None)
-        index = client_number(context.node_config)
-        answer = lambda ask: respond(project, ask, index, context)  # noqa: E731
-        return Message(packed(guarded(unpacked(message.content), index, answer)), reply_to=message)
+    def handle(message: flwr.app.Message, context: flwr.app.Context) -> flwr.app.Message:
+        configure_logging()
+        index = read_client_index(context.node_config)
+        reply = report_problems(
+            lambda request: handle_request(project, request, index, context), from_records(message.content), index
+        )
+        return flwr.app.Message(to_records(reply), reply_to=message)
 
     for register in (app.query, app.train, app.evaluate):
         register()(handle)
+    return app
+
+
+def server_app(project: Project) -> ServerApp:
+    """Make the ServerApp of a Flower app.
+
+    Args:
+        project: the user's functions, the same as on the clients.
+    """
+    require_flower()
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: flwr.app.Context) -> None:
+        config, deployment = read_settings(context.run_config)
+        folder = server_folder(deployment)
+        with lock_folder(folder, LOCK_TIMEOUT):
+            configure_logging(folder / "log.txt")
+            serve(GridTransport(grid, deployment.timeout), project, config, deployment, folder).store.close()
+
     return app
 
 
@@ -54,112 +85,40 @@ def require_flower() -> None:
         raise MissingExtraError("running over a network needs Flower: pip install idiolect[flower]")
 
 
-def respond(project: Project, ask: Parcel, index: int, context: Context) -> Parcel:
-    """A client's answer, from its own data and its own folder."""
+def handle_request(project: Project, request: Message, index: int, context: flwr.app.Context) -> Message:
+    """Handle a request on a client's machine, from its own data and its own folder."""
     config, deployment = read_settings(context.run_config)
-    own = context.node_config.get("folder")
-    folder = client_folder(deployment, index) if own is None else Path(str(own)) / deployment.federation
-    plan = project.plan(config, project.federation(config, deployment, index))
-    desk = Desk(plan, index, folder, {"settings": dict(context.run_config), "own": project != Project()})
+    own_folder = context.node_config.get("folder")
+    folder = client_folder(deployment, index) if own_folder is None else Path(str(own_folder)) / deployment.federation
+    plan = project.build_plan(config, project.load_federation(config, deployment, index))
+    service = ClientService(plan, index, folder, {"settings": dict(context.run_config), "own": project != Project()})
     try:
-        told = desk.answer(ask)
+        reply = service.handle(request)
     finally:
-        desk.close()
-    if config.save_models and ask.head.get("kind") == "finish" and not (folder / "model").exists():
-        export(personal_of(folder, project), folder / "model")
-    return told
+        service.close()
+    if config.save_models and request.fields.get("kind") == "finish" and not (folder / "model").exists():
+        export(load_personal_model(folder, project), folder / "model")
+    return reply
 
 
-def client_number(node: Mapping[str, Any]) -> int:
-    """Which client a node is."""
-    found = node.get("client", node.get("partition-id"))
-    if type(found) is not int:
+def read_client_index(node_config: Mapping[str, Any]) -> int:
+    """Read from a SuperNode's node config which client it is."""
+    index = node_config.get("client", node_config.get("partition-id"))
+    if type(index) is not int:
         raise InputError(
             "this SuperNode does not say which client it is; start it with a number, as in --node-config 'client=0'"
         )
-    return found
+    return index
 
 
-def server_app(project: Project) -> ServerApp:
-    """The server's half of a Flower app."""
-    require_flower()
-    from flwr.serverapp import ServerApp
-
-    app = ServerApp()
-
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        config, deployment = read_settings(context.run_config)
-        folder = server_folder(deployment)
-        with only_one(folder, patience=30.0):
-            note_to(folder / "log.txt")
-            serve(GridPost(grid, deployment.timeout), project, config, deployment, folder).store.close()
-
-    return app
-
-
-def note_to(path: Path | None) -> None:
-    """Show what happens, and write it into a file too."""
-    if not log.handlers:
-        shown = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
-        handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
-        handlers += [] if path is None else [logging.FileHandler(path)]
-        for each in handlers:
-            each.setFormatter(shown)
-            log.addHandler(each)
-        log.setLevel(logging.INFO)
-        log.propagate = False
-
-
-class GridPost:
-    """Parcels by Flower: every answer is fetched by itself, so that one that cannot be read spoils no other."""
-
-    poll = 0.5
-
-    def __init__(self, grid: Grid, lifetime: float) -> None:
-        self.grid, self.lifetime = grid, lifetime
-
-    def nodes(self) -> frozenset[int]:
-        """The SuperNodes that are connected."""
-        return frozenset(self.grid.get_node_ids())
-
-    def send(self, parcels: Mapping[int, Parcel]) -> dict[int, str]:
-        """Hand parcels to the SuperLink."""
-        from flwr.app import Message
-
-        messages = [
-            Message(packed(parcel), node, TYPES[parcel.get("kind", str)], ttl=self.lifetime)
-            for node, parcel in parcels.items()
-        ]
-        tickets = self.grid.push_messages(messages) if messages else ()
-        return {node: ticket for node, ticket in zip(parcels, tickets, strict=False) if ticket}
-
-    def collect(self, tickets: Collection[str]) -> dict[str, Parcel | str]:
-        """Fetch what the SuperLink has for these tickets."""
-        import httpx
-
-        found: dict[str, Parcel | str] = {}
-        for ticket in tickets:
-            try:
-                for message in self.grid.pull_messages([ticket]):
-                    found[ticket] = str(message.error.reason) if message.has_error() else unpacked(message.content)
-            except httpx.HTTPError as error:
-                log.warning("the SuperLink cannot be reached: %s", error)
-            except Exception as error:  # whatever a client sends must not stop the server
-                found[ticket] = f"its message cannot be read ({type(error).__name__}: {error!s:.200})"
-        return found
-
-
-def packed(parcel: Parcel) -> RecordDict:
-    """A parcel as Flower sends it: bodies go as raw bytes, which Flower cuts into pieces and sends once."""
-    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-
-    arrays = {name: Array("uint8", (len(data),), STYPE, data) for name, data in parcel.bodies.items()}
-    return RecordDict({"head": ConfigRecord(dict(parcel.head)), "bodies": ArrayRecord(arrays)})
-
-
-def unpacked(content: RecordDict) -> Parcel:
-    """A parcel from what Flower received. Only plain values and bytes are taken; nothing is unpickled."""
-    (head,), (bodies,) = content.config_records.values(), content.array_records.values()
-    values = {name: each for name, each in head.items() if isinstance(each, int | float | str | bool)}
-    return Parcel(values, {name: bytes(array.data) for name, array in bodies.items()})
+def configure_logging(path: Path | None = None) -> None:
+    """Log to the terminal, and to a file if one is given."""
+    if log.handlers:
+        return
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    handlers += [] if path is None else [logging.FileHandler(path)]
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+        log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False

@@ -1,8 +1,9 @@
-"""The client's side: a desk that answers what the server asks. State stays here, on the client's own disk; an answer
-holds the declared upload and named numbers, nothing else.
+"""The client's side: what it does when the server asks. Its state stays on its own disk; a reply holds the declared
+upload and named numbers, nothing else.
 
-A round may be asked for twice (the server was restarted) or come to nothing (the answer was late, or refused). So what
-a client trains is kept beside what it had, and each question says which round of this client counts."""
+A round may be asked for twice (the server was restarted) or be lost (the reply was late, or refused). So the client
+keeps the state before a round beside the one after it, and each request says which round of this client was accepted.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +22,24 @@ from ..engines import Plan
 from ..engines.client_evaluation import evaluate
 from ..engines.client_round import train
 from ..engines.slots import first_client, gather
-from ..runs.api import weights_hash
+from ..runs.setup import weights_hash
 from ..runs.store import Row, Store
-from .messages import Parcel, Value, write_scores
+from .folders import BEFORE_ALL_ROUNDS, MODEL_FILE, STATE_FILE, write_facts
+from .messages import Message, Value, write_scores
 from .project import describe_data
 
 log = logging.getLogger("idiolect")
-NONE = -(2**40)
-"""Before all rounds."""
 
 
-class Desk:
-    """One client of a federation.
+class ClientService:
+    """Answers the server's requests for one client.
 
     Args:
         plan: the plan, with this client's data.
         index: the client's number.
         folder: where its state is kept: `state.sqlite` for training, `model.sqlite` for what it predicts with. None
             keeps both in memory.
-        notes: what else to keep beside the model, for its export.
+        notes: what else to store beside the model, for its export.
     """
 
     def __init__(
@@ -48,58 +48,44 @@ class Desk:
         self.plan, self.index, self.notes = plan, index, dict(notes or {})
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        self.states, self.models = (Store(folder and folder / f"{name}.sqlite") for name in ("state", "model"))
+        self.states, self.models = (Store(folder and folder / name) for name in (STATE_FILE, MODEL_FILE))
+
+    def handle(self, request: Message) -> Message:
+        """Do what a request asks; the reply."""
+        handlers = {"hello": self.hello, "train": self.train, "evaluate": self.evaluate, "finish": self.finish}
+        kind = request.get("kind", str)
+        if kind not in handlers:
+            raise InputError(f"the server asks for {kind!r}, but this client knows {', '.join(handlers)}")
+        if request.fields.get("client", self.index) != self.index:
+            raise InputError(f"the server asks client {request.fields['client']}, but this is client {self.index}")
+        with torch.random.fork_rng(devices=[]):
+            return handlers[kind](request)
 
     def close(self) -> None:
-        """Release the files."""
+        """Close the files."""
         self.states.close()
         self.models.close()
 
-    def answer(self, ask: Parcel) -> Parcel:
-        """The answer to a question."""
-        kinds = {"hello": self.hello, "train": self.train, "evaluate": self.evaluate, "finish": self.finish}
-        kind = ask.get("kind", str)
-        if kind not in kinds:
-            raise InputError(f"the server asks for {kind!r}, but this client knows {', '.join(kinds)}")
-        if ask.head.get("client", self.index) != self.index:
-            raise InputError(f"the server asks client {ask.head['client']}, but this is client {self.index}")
-        with torch.random.fork_rng(devices=[]):
-            return kinds[kind](ask)
-
-    def reply(self, ask: Parcel, head: dict[str, Value], body: bytes | None = None) -> Parcel:
-        """An answer, which names the client and the round."""
-        named = {name: ask.head[name] for name in ("kind", "round") if name in ask.head}
-        return Parcel({"client": self.index, **named, **head}, {} if body is None else {"upload": body})
-
-    def hello(self, ask: Parcel) -> Parcel:
-        """Who this is. The key proves, after a restart, that it is still the same client."""
+    def hello(self, request: Message) -> Message:
+        """Say who this client is. The key proves, after a restart, that it is still the same client."""
         if (key := self.states.fact("key")) is None:
             key = secrets.token_hex(16)
-            self.states.commit(NONE, {}, {}, [], {"key": key})
+            write_facts(self.states, {"key": key})
         client = self.plan.data.clients[self.index]
-        facts: dict[str, Value] = {
+        fields: dict[str, Value] = {
             "name": client.name,
             "samples": len(client),
             "data": describe_data(self.plan.data, self.index),
             "weights": weights_hash(self.plan),
             "key": key,
         }
-        return self.reply(ask, facts)
+        return self._reply(request, fields)
 
-    def state(self, ask: Parcel) -> Slots | None:
-        """This client's state after the round that the server names; None for a newcomer."""
-        if "accepted" not in ask.head:
-            return None
-        state = self.states.clients([self.index], ask.get("accepted", int))[self.index]
-        if state is None:
-            log.warning("client %d has no state of the rounds it took part in, so it starts anew", self.index)
-        return state
-
-    def train(self, ask: Parcel) -> Parcel:
-        """This client's part of a round."""
-        round, state = ask.get("round", int), self.state(ask)
-        outcome = train(self.plan, self.index, round, state, ask.slots()[0])
-        head: dict[str, Value] = {
+    def train(self, request: Message) -> Message:
+        """Train in a round, and send the upload."""
+        round, state = request.get("round", int), self._load_state(request)
+        outcome = train(self.plan, self.index, round, state, request.slots()[0])
+        fields: dict[str, Value] = {
             "loss": outcome.loss,
             "steps": outcome.steps,
             "samples": outcome.samples,
@@ -107,39 +93,60 @@ class Desk:
             "fresh": state is None,
         }
         if outcome.upload is None:
-            return self.reply(ask, head)
-        kept = ask.head.get("accepted", NONE)
-        self.states.commit(round, {}, {self.index: outcome.state}, [], {"selected": kept})
-        return self.reply(ask, head, codec.encode(outcome.upload.slots, outcome.upload.masks))
+            return self._reply(request, fields)
+        accepted = request.fields.get("accepted", BEFORE_ALL_ROUNDS)
+        self.states.commit(round, {}, {self.index: outcome.state}, [], {"selected": accepted})
+        return self._reply(request, fields, codec.encode(outcome.upload.slots, outcome.upload.masks))
 
-    def evaluate(self, ask: Parcel) -> Parcel:
-        """This client's scores; the model that they belong to is kept."""
-        round, state, unseen = ask.get("round", int), self.state(ask), ask.get("unseen", bool)
-        download = ask.slots()[0]
+    def evaluate(self, request: Message) -> Message:
+        """Evaluate the personal model and send its scores; the model is stored here."""
+        round, state, unseen = request.get("round", int), self._load_state(request), request.get("unseen", bool)
+        download = request.slots()[0]
         scores = evaluate(self.plan, self.index, round, state, download, unseen)
         ctx = self.plan.context(self.index, round, newcomer=state is None)
         work = gather(ctx, first_client(ctx) if state is None else state, download, training=False)
         view = self.plan.method.personal_model(ctx, work)
         cohort = "unseen" if unseen else "seen"
         rows: list[Row] = [(round, self.index, cohort, s.point, s.split, s.metric, s.value, s.samples) for s in scores]
-        facts = {"client": self.index, "unseen": unseen, "last": round, "selected": ask.head.get("selected", NONE)}
+        selected = request.fields.get("selected", BEFORE_ALL_ROUNDS)
+        facts = {"client": self.index, "unseen": unseen, "last": round, "selected": selected}
         self.models.commit(round, {}, {self.index: view}, rows, facts | self.notes)
-        return self.reply(ask, {"scores": write_scores(scores)})
+        return self._reply(request, {"scores": write_scores(scores)})
 
-    def finish(self, ask: Parcel) -> Parcel:
-        """The run is complete: which round's model is the one to use."""
-        self.models.commit(NONE, {}, {}, [], {"selected": ask.get("selected", int), "complete": True})
-        return self.reply(ask, {})
+    def finish(self, request: Message) -> Message:
+        """The run is complete: store which round's model is the one to use."""
+        write_facts(self.models, {"selected": request.get("selected", int), "complete": True})
+        return self._reply(request, {})
+
+    def _load_state(self, request: Message) -> Slots | None:
+        """This client's state after the round that was accepted last; None for a newcomer."""
+        if "accepted" not in request.fields:
+            return None
+        state = self.states.clients([self.index], request.get("accepted", int))[self.index]
+        if state is None:
+            log.warning("client %d has no state of the rounds it took part in, so it starts anew", self.index)
+        return state
+
+    def _reply(self, request: Message, fields: Mapping[str, Value], upload: bytes | None = None) -> Message:
+        repeated = {name: request.fields[name] for name in ("kind", "round") if name in request.fields}
+        payloads = {} if upload is None else {"upload": upload}
+        return Message({"client": self.index, **repeated, **fields}, payloads)
 
 
-def guarded(ask: Parcel, index: int, answer: Callable[[Parcel], Parcel]) -> Parcel:
-    """The answer to a question; what goes wrong becomes an answer too, so that the server's log can say it."""
+def report_problems(handle: Callable[[Message], Message], request: Message, index: int) -> Message:
+    """Handle a request; an error becomes a reply with a `problem`, so that the server can log it.
+
+    Args:
+        handle: what makes a reply of a request.
+        request: the server's request.
+        index: the client's number.
+    """
     try:
-        return answer(ask)
+        return handle(request)
     except IdiolectError as error:
-        log.warning("client %d cannot answer: %s", index, error)
+        log.warning("client %d cannot reply: %s", index, error)
         problem = str(error)
-    except Exception as error:  # what it says may quote data, which must not leave
-        log.exception("client %d cannot answer", index)
-        problem = f"it failed with {type(error).__name__}; its own log says where"
-    return Parcel({"client": index, "problem": problem})
+    except Exception as error:  # its text may quote data, which must not leave
+        log.exception("client %d cannot reply", index)
+        problem = f"it failed with {type(error).__name__}; see the client's own log"
+    return Message({"client": index, "problem": problem})

@@ -1,5 +1,5 @@
-"""The whole way from server to clients and back in one process: the engine and the desks of a deployment, without a
-network between them. For tests, and for the conformance suite."""
+"""Server and clients of a deployment in one process, without a network between them. For tests, and for the
+conformance suite."""
 
 from __future__ import annotations
 
@@ -9,42 +9,49 @@ from pathlib import Path
 
 from ..core.tree import Slots
 from ..engines import Plan
-from ..runs.api import weights_hash
+from ..runs.setup import weights_hash
 from ..runs.store import Store
-from .client import Desk, guarded
-from .membership import Post, Roster
-from .messages import Parcel
-from .project import alone, blank, describe_data
+from .client import ClientService, report_problems
+from .engine import FlowerEngine
+from .membership import Membership
+from .messages import Message
+from .project import describe_data, hide_other_clients, make_placeholders
 from .settings import Deployment
-from .transport import FlowerEngine
+from .transport import Transport
 
 STRICT = Deployment(quorum=1.0, timeout=10.0, attempts=1)
+FIRST_NODE = 100
 
 
-class Loopback:
-    """A post that hands parcels to desks in this process; client i is node 100 + i."""
+class LoopbackTransport:
+    """Hands requests to client services in this process. Client i is node 100 + i.
+
+    Args:
+        services: the clients.
+    """
 
     poll = 0.0
 
-    def __init__(self, desks: Mapping[int, Desk]) -> None:
-        self.desks = {100 + index: desk for index, desk in desks.items()}
-        self._answers: dict[str, Parcel | str] = {}
+    def __init__(self, services: Mapping[int, ClientService]) -> None:
+        self.services = {FIRST_NODE + index: service for index, service in services.items()}
+        self._replies: dict[str, Message | str] = {}
 
     def nodes(self) -> frozenset[int]:
-        """All desks."""
-        return frozenset(self.desks)
+        """All clients."""
+        return frozenset(self.services)
 
-    def send(self, parcels: Mapping[int, Parcel]) -> dict[int, str]:
-        """Answered at once."""
-        tickets = {node: f"{node}-{len(self._answers)}" for node in parcels}
-        self._answers |= {
-            tickets[node]: guarded(parcel, node - 100, self.desks[node].answer) for node, parcel in parcels.items()
+    def send(self, requests: Mapping[int, Message]) -> dict[int, str]:
+        """Handle requests at once."""
+        message_ids = {node: f"{node}-{len(self._replies)}" for node in requests}
+        self._replies |= {
+            message_ids[node]: report_problems(self.services[node].handle, request, node - FIRST_NODE)
+            for node, request in requests.items()
         }
-        return tickets
+        return message_ids
 
-    def collect(self, tickets: Collection[str]) -> dict[str, Parcel | str]:
-        """The answers to some parcels."""
-        return {ticket: self._answers[ticket] for ticket in tickets if ticket in self._answers}
+    def collect(self, message_ids: Collection[str]) -> dict[str, Message | str]:
+        """The replies to some requests."""
+        return {message_id: self._replies[message_id] for message_id in message_ids if message_id in self._replies}
 
 
 class LoopbackEngine(FlowerEngine):
@@ -52,8 +59,8 @@ class LoopbackEngine(FlowerEngine):
 
     Args:
         plan: a plan with all data.
-        deployment: how long to wait and what to accept; by default all clients must answer.
-        post: how parcels travel, made from the desks.
+        deployment: how long to wait and what to accept; by default all clients must reply.
+        make_transport: makes a transport of the client services.
         folder: where the clients keep their states; None keeps them in memory.
         store: the server's store, the same that the run uses.
     """
@@ -62,22 +69,22 @@ class LoopbackEngine(FlowerEngine):
         self,
         plan: Plan,
         deployment: Deployment = STRICT,
-        post: Callable[[Mapping[int, Desk]], Post] = Loopback,
+        make_transport: Callable[[Mapping[int, ClientService]], Transport] = LoopbackTransport,
         folder: Path | None = None,
         store: Store | None = None,
     ) -> None:
-        self.desks = {
-            i: Desk(replace(plan, data=alone(plan.data, i)), i, folder and folder / str(i))
-            for i in range(len(plan.data))
+        data = plan.data
+        self.services = {
+            i: ClientService(replace(plan, data=hide_other_clients(data, i)), i, folder and folder / str(i))
+            for i in range(len(data))
         }
-        counts = {i: len(client) for i, client in enumerate(plan.data.clients)}
-        kind, public = describe_data(plan.data, 0), plan.data.public
-        server = replace(plan, data=blank(kind, len(plan.data), plan.data.unseen, counts, public=public))
+        samples = {i: len(client) for i, client in enumerate(data.clients)}
+        placeholders = make_placeholders(describe_data(data, 0), len(data), data.unseen, samples, public=data.public)
         store = store or Store(None)
-        roster = Roster(post(self.desks), len(plan.data), deployment, store)
-        roster.expect(weights_hash(plan))
-        super().__init__(server, roster, store, deployment)
+        membership = Membership(make_transport(self.services), len(data), deployment, store)
+        membership.require_weights(weights_hash(plan))
+        super().__init__(replace(plan, data=placeholders), membership, store, deployment)
 
     def states(self, ids: Collection[int]) -> dict[int, Slots | None]:
-        """The states that clients hold."""
-        return {i: self.desks[i].states.clients([i])[i] for i in ids}
+        """The states that clients have stored."""
+        return {i: self.services[i].states.clients([i])[i] for i in ids}

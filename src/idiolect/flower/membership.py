@@ -1,49 +1,40 @@
-"""Who is there: which node of the network is which client. A client's number belongs to the first node that claims it;
-later claims need the same node (which Flower's authentication vouches for), or the same key when that node is gone."""
+"""Which SuperNode is which client. A client's number belongs to the first node that claims it. A later claim needs the
+same node (which Flower's authentication proves), or the same key when that node is gone."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..core.errors import IdiolectError, InputError
 from ..runs.store import Store
-from .client import NONE
-from .messages import Parcel, one_line
-from .project import agreed
+from .folders import write_facts
+from .messages import Message
 from .settings import Deployment
+from .transport import Transport
+from .validation import one_line, require_success
 
 log = logging.getLogger("idiolect")
-AGAIN = 60.0
-"""Seconds after which a node that was refused is asked again who it is."""
-MOST_SAMPLES = 10**8
-
-
-class Post(Protocol):
-    """How parcels travel. A node is a number; a ticket names a parcel that was sent."""
-
-    poll: float
-    """Seconds between two looks for answers."""
-
-    def nodes(self) -> frozenset[int]:
-        """The nodes that are connected."""
-        ...
-
-    def send(self, parcels: Mapping[int, Parcel]) -> dict[int, str]:
-        """Send parcels to nodes; their tickets."""
-        ...
-
-    def collect(self, tickets: Collection[str]) -> dict[str, Parcel | str]:
-        """The answers that have come, or why there will be none."""
-        ...
+RETRY_SECONDS = 60.0
+"""After this time a node that was not admitted is asked again."""
+MAX_SAMPLES = 10**8
 
 
 @dataclass(frozen=True)
 class Member:
-    """A client as the server knows it."""
+    """A client that has joined.
+
+    Attributes:
+        node: the id of its SuperNode.
+        key: the secret that it keeps in its folder.
+        name: what it calls itself.
+        samples: how many training samples it has.
+        data: the description of its data (`project.describe_data`).
+        weights: the hash of its initial weights.
+    """
 
     node: int
     key: str
@@ -53,95 +44,106 @@ class Member:
     weights: str
 
 
-class Roster:
-    """The clients that have joined.
+class Membership:
+    """The clients that have joined the federation.
 
     Args:
-        post: how to reach nodes.
-        seats: how many clients the federation has.
-        store: where it is remembered which key belongs to which client.
+        transport: how to reach the SuperNodes.
+        n_clients: how many clients the federation has.
+        deployment: how long to wait for clients.
+        store: the server's store, which remembers the node and the key of every client.
     """
 
-    def __init__(self, post: Post, seats: int, deployment: Deployment, store: Store) -> None:
-        self.post, self.seats, self.deployment, self.store = post, seats, deployment, store
+    def __init__(self, transport: Transport, n_clients: int, deployment: Deployment, store: Store) -> None:
+        self.transport, self.n_clients, self.deployment, self.store = transport, n_clients, deployment, store
         self.members: dict[int, Member] = {}
         self.weights: str | None = None
-        self._asked: dict[str, int] = {}
+        self._pending: dict[str, int] = {}
         self._refused: dict[int, float] = {}
 
     def refresh(self) -> dict[int, int]:
-        """Ask new nodes who they are, hear those that answer; the connected clients and their nodes."""
-        nodes = self.post.nodes()
+        """Ask new nodes who they are, and admit those that have replied; the nodes of the connected clients."""
+        nodes = self.transport.nodes()
         now = time.monotonic()
-        settled = {each.node for each in self.members.values()} | set(self._asked.values())
-        settled |= {node for node, since in self._refused.items() if now - since < AGAIN}
-        sent = self.post.send({node: Parcel({"kind": "hello"}) for node in sorted(nodes - settled)})
-        self._asked |= {ticket: node for node, ticket in sent.items()}
-        for ticket, told in self.post.collect(self._asked).items():
-            self._hear(self._asked.pop(ticket), told)
-        self._asked = {ticket: node for ticket, node in self._asked.items() if node in nodes}
-        return {index: each.node for index, each in self.members.items() if each.node in nodes}
+        known = {member.node for member in self.members.values()} | set(self._pending.values())
+        known |= {node for node, since in self._refused.items() if now - since < RETRY_SECONDS}
+        sent = self.transport.send({node: Message({"kind": "hello"}) for node in sorted(nodes - known)})
+        self._pending |= {message_id: node for node, message_id in sent.items()}
+        for message_id, reply in self.transport.collect(self._pending).items():
+            self._admit(self._pending.pop(message_id), reply)
+        self._pending = {message_id: node for message_id, node in self._pending.items() if node in nodes}
+        return {index: member.node for index, member in self.members.items() if member.node in nodes}
 
-    def gather(self, wanted: Collection[int], needed: int, patience: float) -> dict[int, int]:
-        """Wait until all wanted clients are connected; after `patience` seconds some of them will do."""
-        end = time.monotonic() + patience
+    def wait_for(self, clients: Collection[int], needed: int, seconds: float) -> dict[int, int]:
+        """Wait until clients are connected; their nodes.
+
+        Args:
+            clients: the clients to wait for.
+            needed: how many of them are enough after `seconds`.
+            seconds: how long to wait for all of them; after that, `timeout` seconds more for those that are needed.
+        """
+        deadline = time.monotonic() + seconds
         while True:
-            here = {index: node for index, node in self.refresh().items() if index in wanted}
-            if len(here) == len(wanted) or (time.monotonic() >= end and len(here) >= needed):
-                return here
-            if time.monotonic() >= end + self.deployment.timeout:
+            connected = {index: node for index, node in self.refresh().items() if index in clients}
+            if len(connected) == len(clients) or (time.monotonic() >= deadline and len(connected) >= needed):
+                return connected
+            if time.monotonic() >= deadline + self.deployment.timeout:
                 raise IdiolectError(
-                    f"only {len(here)} of {len(wanted)} clients are connected and {needed} are needed; "
+                    f"only {len(connected)} of {len(clients)} clients are connected and {needed} are needed; "
                     f"the state is saved, so start the SuperNodes and run the app again"
                 )
-            time.sleep(self.post.poll)
+            time.sleep(self.transport.poll)
 
-    def expect(self, weights: str) -> None:
-        """From now on every client must start from these initial weights."""
+    def require_weights(self, weights: str) -> None:
+        """Admit from now on only clients with these initial weights, given as a hash."""
         self.weights = weights
-        for index, each in list(self.members.items()):
-            if each.weights != weights:
+        for index, member in list(self.members.items()):
+            try:
+                self._check_weights(index, member)
+            except InputError as error:
                 del self.members[index]
-                self._refuse(each.node, f"client {index} starts from other initial weights than the server")
+                self._refuse(member.node, error)
 
-    def data(self) -> str:
-        """What most clients say of their data."""
-        return agreed(each.data for each in self.members.values())
+    def describe_data(self) -> str:
+        """The description of data that most clients gave."""
+        return Counter(member.data for member in self.members.values()).most_common(1)[0][0]
 
-    def _hear(self, node: int, told: Parcel | str) -> None:
+    def _admit(self, node: int, reply: Message | str) -> None:
         try:
-            index, member = self._admitted(node, told)
+            index, member = self._read_claim(node, require_success(reply))
+            self._check_claim(index, member)
         except InputError as error:
-            self._refuse(node, str(error))
+            self._refuse(node, error)
             return
-        back = "back" if str(index) in self.store.fact("keys", {}) else "new"
+        keys = self.store.fact("keys", {})
+        joined = "rejoined" if str(index) in keys else "joined"
         self.members[index] = member
         self._refused.pop(node, None)
-        keys = self.store.fact("keys", {}) | {str(index): [node, member.key]}
-        self.store.commit(NONE, {}, {}, [], {"keys": keys})
-        log.info("client %d (%s) is %s: %d training samples", index, one_line(member.name), back, member.samples)
+        write_facts(self.store, {"keys": keys | {str(index): [node, member.key]}})
+        log.info("client %d (%s) %s: %d training samples", index, one_line(member.name), joined, member.samples)
 
-    def _admitted(self, node: int, told: Parcel | str) -> tuple[int, Member]:
-        if isinstance(told, str):
-            raise InputError(told)
-        if "problem" in told.head:
-            raise InputError(told.get("problem", str))
-        index = told.get("client", int)
-        if index not in range(self.seats):
-            raise InputError(f"it says it is client {index}, but the clients are 0 to {self.seats - 1}")
-        texts = {name: told.get(name, str) for name in ("key", "name", "data", "weights")}
-        member = Member(node, samples=told.get("samples", int), **texts)
-        owner, key = self.store.fact("keys", {}).get(str(index), (node, member.key))
-        if node != owner and member.key != key:
-            raise InputError(f"it says it is client {index}, which is another node with another key")
-        if node != owner and owner in self.post.nodes():
-            raise InputError(f"it says it is client {index}, which is another node that is still connected")
+    def _read_claim(self, node: int, reply: Message) -> tuple[int, Member]:
+        """Which client a node claims to be, and what it says about itself."""
+        index = reply.get("client", int)
+        if index not in range(self.n_clients):
+            raise InputError(f"it claims to be client {index}, but the clients are 0 to {self.n_clients - 1}")
+        texts = {name: reply.get(name, str) for name in ("key", "name", "data", "weights")}
+        return index, Member(node, samples=reply.get("samples", int), **texts)
+
+    def _check_claim(self, index: int, member: Member) -> None:
+        owner, key = self.store.fact("keys", {}).get(str(index), (member.node, member.key))
+        if member.node != owner and member.key != key:
+            raise InputError(f"it claims to be client {index}, which belongs to another node with another key")
+        if member.node != owner and owner in self.transport.nodes():
+            raise InputError(f"it claims to be client {index}, whose node is still connected")
+        self._check_weights(index, member)
+        if not 1 <= member.samples <= MAX_SAMPLES:
+            raise InputError(f"client {index} has {member.samples} training samples; 1 to {MAX_SAMPLES} are allowed")
+
+    def _check_weights(self, index: int, member: Member) -> None:
         if self.weights is not None and member.weights != self.weights:
-            raise InputError(f"client {index} starts from other initial weights than the server")
-        if not 1 <= member.samples <= MOST_SAMPLES:
-            raise InputError(f"client {index} says it has {member.samples} training samples")
-        return index, member
+            raise InputError(f"the initial weights of client {index} differ from the server's")
 
-    def _refuse(self, node: int, reason: str) -> None:
+    def _refuse(self, node: int, error: InputError) -> None:
         self._refused[node] = time.monotonic()
-        log.warning("node %d was not admitted: %s", node, one_line(reason))
+        log.warning("SuperNode %d was not admitted: %s", node, one_line(str(error)))

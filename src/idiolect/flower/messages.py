@@ -1,10 +1,9 @@
-"""What crosses the network: a parcel of plain values and of encoded slots. Nothing in it executes, and whatever is
-read from one is checked first."""
+"""The messages between server and clients: named plain values and encoded slots. Nothing in a message is executed, and
+every value is checked when it is read."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -19,40 +18,45 @@ T = TypeVar("T", int, float, str, bool)
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """A message: named values, and slots as bytes.
+class Message:
+    """A request of the server or the reply of a client. `transport.to_records` makes a Flower message's content of it.
 
-    >>> Parcel({"round": 3}).get("round", int)
+    Attributes:
+        fields: plain values by name. A request has `kind` (`hello`, `train`, `evaluate` or `finish`); a reply has
+            `client`, and `problem` where the client could not do what was asked.
+        payloads: encoded slots by name: `shared` and `own` are the two parts of a download, `upload` is an upload.
+
+    >>> Message({"round": 3}).get("round", int)
     3
     """
 
-    head: Mapping[str, Value]
-    bodies: Mapping[str, bytes] = field(default_factory=dict)
+    fields: Mapping[str, Value]
+    payloads: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """Bytes of everything that is encoded."""
-        return sum(map(len, self.bodies.values()))
+        """Bytes of all payloads."""
+        return sum(map(len, self.payloads.values()))
 
     def get(self, name: str, kind: type[T]) -> T:
-        """A value that must be there and be of a kind."""
-        held = self.head.get(name)
-        if type(held) is not kind:
-            raise InputError(f"it says {name}={held!r:.80}, where a value of type {kind.__name__} belongs")
-        return held
+        """Read a field that must exist and be of a type."""
+        value = self.fields.get(name)
+        if type(value) is not kind:
+            raise InputError(f"the field {name} must be of type {kind.__name__}, but is {value!r:.80}")
+        return value
 
-    def json(self, name: str) -> Any:
-        """A value that is written as JSON."""
+    def get_json(self, name: str) -> Any:
+        """Read a field that holds JSON."""
         try:
             return json.loads(self.get(name, str))
         except (ValueError, RecursionError) as error:
-            raise InputError(f"its {name} cannot be read") from error
+            raise InputError(f"the field {name} is not valid JSON") from error
 
     def slots(self) -> tuple[Slots, Slots]:
-        """The slots of all bodies together, and the masks of those that were sent in part."""
+        """Decode all payloads: their slots together, and the masks of those that were sent in part."""
         slots: Slots = {}
         masks: Slots = {}
-        for data in self.bodies.values():
+        for data in self.payloads.values():
             some, partial = codec.decode(data)
             slots |= some
             masks |= partial
@@ -60,34 +64,5 @@ class Parcel:
 
 
 def write_scores(scores: Sequence[Score]) -> str:
-    """Scores as JSON."""
+    """Write scores as JSON; `validation.read_scores` reads them."""
     return json.dumps([[s.point, s.split, s.metric, s.value, s.samples] for s in scores])
-
-
-def read_scores(parcel: Parcel) -> list[Score]:
-    """The scores of a parcel."""
-    kinds = (str, str, str, float, int)
-    scores = []
-    for entry in parcel.json("scores"):
-        if not isinstance(entry, list) or [type(each) for each in entry] != list(kinds):
-            raise InputError(f"it sent the score {entry!r:.80}, which is none")
-        scores.append(Score(*entry))
-    for each in scores:
-        names = (each.point, each.split, each.metric)
-        if not 0 <= each.samples < 2**40 or math.isinf(each.value) or not all(map(is_name, names)):
-            raise InputError(f"it sent the score {each!r:.120}, which cannot be")
-    return scores
-
-
-def is_name(text: str) -> bool:
-    """Whether a client's word may be kept as the name of something."""
-    return text.isprintable() and len(text) <= 100
-
-
-def one_line(text: str) -> str:
-    """A client's words as one line of a log, which they cannot break up or flood.
-
-    >>> one_line("no disk\\nINFO all is well")
-    'no disk INFO all is well'
-    """
-    return "".join(each if each.isprintable() else " " for each in text[:300])

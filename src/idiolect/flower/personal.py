@@ -1,4 +1,4 @@
-"""A client's personal model, from the folder in which the client keeps it."""
+"""A client's personal model, loaded from the client's folder."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from ..core.errors import InputError, RunFolderError
 from ..engines.client_evaluation import adapt_model
 from ..runs.export import Personal, about, scores_at
 from ..runs.store import Store
+from .folders import MODEL_FILE
 from .project import Project
 from .settings import read_settings
 
-MODELS = "model.sqlite"
 
-
-def personal_of(folder: Path, project: Project | None = None, last: bool = False) -> Personal:
-    """A client's model of the selected round, or of the last one that it was evaluated in.
+def load_personal_model(folder: Path, project: Project | None = None, last: bool = False) -> Personal:
+    """Load a client's model of the selected round, or of the last one that it was evaluated in.
 
     Args:
         folder: the client's folder.
-        project: what the app brings; not needed where data and model come from the settings by name.
+        project: the user's functions; not needed where data and model come from the settings by name.
         last: take the last round rather than the selected one.
     """
-    store = Store(folder / MODELS, create=False)
+    store = Store(folder / MODEL_FILE, create=False)
     try:
         if (newest := store.fact("last")) is None:
             raise RunFolderError(f"{folder} holds no model yet; a client has one after its first evaluation")
         if store.fact("own") and project is None:
-            raise InputError("this federation has its own data or model; say where its app is, as in --app my-app")
+            raise InputError("this federation has its own data or model; give the folder of its app: --app my-app")
         index, selected = int(store.fact("client")), int(store.fact("selected"))
         at = newest if last else selected
         if (view := store.clients([index], at)[index]) is None or at > newest:
@@ -43,7 +42,7 @@ def personal_of(folder: Path, project: Project | None = None, last: bool = False
     assert view is not None
     config, deployment = read_settings(settings)
     project = project or Project()
-    plan = project.plan(config, project.federation(config, deployment, index))
+    plan = project.build_plan(config, project.load_federation(config, deployment, index))
     ctx = plan.context(index, at, newcomer=False)
     with torch.random.fork_rng(devices=[]):
         view = adapt_model(plan, ctx, view, unseen) or view
@@ -52,11 +51,15 @@ def personal_of(folder: Path, project: Project | None = None, last: bool = False
     return Personal(plan, index, view, facts, scores_at(rows, index, at))
 
 
-def project_of(app: Path) -> Project:
-    """The project of a Flower app, from the file that its pyproject.toml names."""
+def load_project(app: Path) -> Project:
+    """Load the project of a Flower app from the file that its pyproject.toml names.
+
+    Args:
+        app: the app's folder.
+    """
     try:
-        found = tomllib.loads((app / "pyproject.toml").read_text())
-        name = found["tool"]["flwr"]["app"]["components"]["clientapp"].partition(":")[0]
+        pyproject = tomllib.loads((app / "pyproject.toml").read_text())
+        name = pyproject["tool"]["flwr"]["app"]["components"]["clientapp"].partition(":")[0]
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{app} is not a Flower app: its pyproject.toml names no clientapp") from error
     path = app / f"{name.replace('.', '/')}.py"
@@ -69,7 +72,7 @@ def project_of(app: Path) -> Project:
         spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(app))
-    for held in vars(module).values():
-        if isinstance(held, Project):
-            return held
-    raise InputError(f"{path} holds no Project; write one, as in project = Project(load_data, build_model)")
+    for value in vars(module).values():
+        if isinstance(value, Project):
+            return value
+    raise InputError(f"{path} defines no Project; add one, as in project = Project(load_data, build_model)")

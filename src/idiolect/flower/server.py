@@ -1,53 +1,59 @@
-"""The server's side: from a configuration to a finished run, with clients that a post reaches. The state is in a folder
-of the federation, so a server that is started again goes on after its last round."""
+"""The server's side, from a configuration to a finished run. Its state is in a folder of the federation, so a server
+that is started again continues after its last round."""
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import RunFolderError
 from ..engines import Plan
-from ..runs.api import OWN, weights_hash
 from ..runs.result import Result
-from ..runs.round_loop import Experiment, Progress
-from ..runs.settings import Config, write_config
+from ..runs.round_loop import Progress, RoundLoop
+from ..runs.settings import OWN, Config, write_config
+from ..runs.setup import weights_hash
 from ..runs.store import Store
-from .client import NONE
-from .membership import Post, Roster
-from .project import Project, seats_of
+from .engine import FlowerEngine
+from .folders import STATE_FILE, write_facts
+from .membership import Membership
+from .project import Project, count_clients
 from .settings import Deployment
-from .transport import FlowerEngine
+from .transport import Transport
 
 log = logging.getLogger("idiolect")
 
 
-def serve(post: Post, project: Project, config: Config, deployment: Deployment, folder: Path) -> Result:
-    """Start or continue a federation's run."""
+def serve(transport: Transport, project: Project, config: Config, deployment: Deployment, folder: Path) -> Result:
+    """Start or continue a federation's run.
+
+    Args:
+        transport: how to reach the SuperNodes.
+        project: the user's functions.
+        config: the settings of the run.
+        deployment: the settings of the deployment.
+        folder: the server's folder.
+    """
     config = replace(
         config,
         data=config.data if project.load_data is None else OWN,
         model=config.model if project.build_model is None else OWN,
     )
-    seats = seats_of(config)
-    store = Store(folder / "state.sqlite")
-    roster = Roster(post, seats, deployment, store)
-    log.info("federation %s: waiting for %d clients", deployment.federation, seats)
-    roster.gather(range(seats), deployment.needed(seats), deployment.wait)
-    plan = project.server_plan(config, roster.data(), {i: each.samples for i, each in roster.members.items()})
-    roster.expect(weights_hash(plan))
-    identify(store, plan, config, folder)
-    engine = FlowerEngine(plan, roster, store, deployment)
-    experiment = Experiment(plan, engine, store, config.eval_every)
+    n_clients = count_clients(config)
+    store = Store(folder / STATE_FILE)
+    membership = Membership(transport, n_clients, deployment, store)
+    log.info("federation %s: waiting for %d clients", deployment.federation, n_clients)
+    membership.wait_for(range(n_clients), deployment.needed(n_clients), deployment.wait)
+    samples = {index: member.samples for index, member in membership.members.items()}
+    plan = project.build_server_plan(config, membership.describe_data(), samples)
+    membership.require_weights(weights_hash(plan))
+    check_identity(store, plan, config, folder)
+    engine = FlowerEngine(plan, membership, store, deployment)
+    experiment = RoundLoop(plan, engine, store, config.eval_every)
     if (first := experiment.first_round) > 0:
         log.info("continuing after round %d", first)
-    experiment.run(report)
+    experiment.run(log_round)
     result = Result(plan, config, store, experiment.metric, experiment.point, folder)
     result.write()
     engine.finish()
@@ -55,32 +61,13 @@ def serve(post: Post, project: Project, config: Config, deployment: Deployment, 
     return result
 
 
-@contextmanager
-def only_one(folder: Path, patience: float) -> Iterator[None]:
-    """Hold a federation's folder for one server; another that is still ending is waited for."""
-    folder.mkdir(parents=True, exist_ok=True)
-    end = time.monotonic() + patience
-    with (folder / "lock").open("w") as held:
-        while True:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if time.monotonic() > end:
-                    raise RunFolderError(
-                        f"another server of this federation is using {folder}; stop its run first, as in: flwr stop"
-                    ) from error
-                time.sleep(0.2)
-        yield
-
-
-def identify(store: Store, plan: Plan, config: Config, folder: Path) -> None:
+def check_identity(store: Store, plan: Plan, config: Config, folder: Path) -> None:
     """Refuse to continue a run with other settings or initial weights than it was started with."""
     identity = {"settings": config.hash, "weights": weights_hash(plan)}
     known = store.fact("identity")
     if known is None:
         write_config(config, folder / "config.yaml")
-        store.commit(NONE, {}, {}, [], {"identity": identity, "engine": "flower"})
+        write_facts(store, {"identity": identity, "engine": "flower"})
     elif known != identity:
         differ = " and ".join(key for key in identity if known.get(key) != identity[key])
         raise RunFolderError(
@@ -89,8 +76,8 @@ def identify(store: Store, plan: Plan, config: Config, folder: Path) -> None:
         )
 
 
-def report(progress: Progress) -> None:
-    """A line of the log for every round; before the first evaluation there is no score to tell."""
+def log_round(progress: Progress) -> None:
+    """Log a line for every round; before the first evaluation there is no score."""
     score = "" if math.isnan(progress.score) else f"validation {progress.score:.4f}, "
     log.info(
         "round %d of %d: %d clients sampled, training loss %.4f, %s%.1f s",

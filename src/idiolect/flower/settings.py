@@ -1,13 +1,11 @@
-"""The settings of a deployment: how long the server waits and what it accepts. Everything else that a Flower app's
-configuration holds are the settings of a run (`Config`), under the same names as everywhere."""
+"""The settings of a deployment: how long the server waits and what it accepts. All other settings in a Flower app's
+configuration are those of a run (`Config`), under the same names as everywhere."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
@@ -21,51 +19,39 @@ class Deployment(Options):
     """What a run over a network needs beside the settings of a run."""
 
     federation: str = option("federation", help="name of the federation; states on all machines are kept under it")
-    quorum: float = option(0.5, above=0.0, max=1.0, help="share of the sampled clients that must answer in a round")
-    timeout: float = option(600.0, above=0.0, help="seconds to wait for the clients' answers before closing a round")
-    wait: float = option(60.0, min=0.0, help="seconds to wait at the start until all clients are there")
+    quorum: float = option(0.5, above=0.0, max=1.0, help="share of the sampled clients that must reply in a round")
+    timeout: float = option(600.0, above=0.0, help="seconds to wait for the clients' replies before closing a round")
+    wait: float = option(60.0, min=0.0, help="seconds to wait at the start until all clients are connected")
     attempts: int = option(3, min=1, help="how often a round is tried before the server gives up and keeps its state")
-    classes: int | None = option(None, min=2, help="number of classes of own data; none is numbers")
-    max_message_mb: float = option(1024.0, above=0.0, help="largest answer of a client that is read, in megabytes")
+    classes: int | None = option(None, min=2, help="number of classes of your own data; leave it out for regression")
+    max_message_mb: float = option(1024.0, above=0.0, help="largest reply of a client that is accepted, in megabytes")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.federation.strip() or not all(each.isalnum() or each in "-_." for each in self.federation):
+        if not self.federation.strip() or not all(char.isalnum() or char in "-_." for char in self.federation):
             raise InputError(
                 f"federation={self.federation!r} cannot name a folder; use letters, digits, '-', '_' and '.'"
             )
 
     def needed(self, sampled: int) -> int:
-        """How many of the sampled clients must answer."""
+        """How many of the sampled clients must reply."""
         return max(1, math.ceil(self.quorum * sampled))
 
 
-def read_settings(given: Mapping[str, Any]) -> tuple[Config, Deployment]:
-    """The settings of a run and of its deployment, from a Flower app's configuration; empty text is "not set".
+def read_settings(run_config: Mapping[str, Any]) -> tuple[Config, Deployment]:
+    """Split a Flower app's run config into the settings of the run and of the deployment.
+
+    Args:
+        run_config: what Flower hands to an app; empty text means "not set".
 
     >>> config, deployment = read_settings({"method": "ditto", "clients": 3, "quorum": 0.7, "model": ""})
     >>> config.method, deployment.needed(3)
     ('ditto', 3)
     """
-    known = {name: each for name, each in given.items() if each != ""}
+    known = {name: given for name, given in run_config.items() if given != ""}
     lists = {name for name, info in options_of(Config).items() if tuple in info.types}
     own = {name: known.pop(name) for name in options_of(Deployment) if name in known}
-    config = configure({n: value(each) if n in lists and isinstance(each, str) else each for n, each in known.items()})
+    config = configure({n: value(text) if n in lists and isinstance(text, str) else text for n, text in known.items()})
     if config.clients is None:
         raise InputError("the number of clients is not set; write it into the app's configuration, as in clients = 3")
     return config, make(Deployment, own)
-
-
-def home() -> Path:
-    """Where federations keep their state: IDIOLECT_HOME, else ~/.idiolect."""
-    return Path(os.environ.get("IDIOLECT_HOME") or "~/.idiolect").expanduser()
-
-
-def server_folder(deployment: Deployment) -> Path:
-    """Where the server keeps the state of a federation."""
-    return home() / deployment.federation / "server"
-
-
-def client_folder(deployment: Deployment, index: int) -> Path:
-    """Where a client keeps its state in a federation."""
-    return home() / deployment.federation / f"client-{index}"

@@ -1,4 +1,4 @@
-"""The files of a new Flower app: one Python file with the two functions to edit, the settings, and how to run it."""
+"""The files of a new Flower app: a Python file with two functions to edit, the settings, and how to run it."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ client = client_app(project)
 server = server_app(project)
 '''
 
-PROJECT = """[build-system]
+PYPROJECT = """[build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
 
 [project]
 name = "{name}"
 version = "1.0.0"
-description = "A federation of Idiolect"
+description = "Personalized federated learning with Idiolect"
 license = "Apache-2.0"
-# Idiolect and PyTorch are installed on every machine beforehand; Flower is not to fetch them.
+# Idiolect and PyTorch are installed on every machine beforehand; Flower need not install them.
 dependencies = []
 
 [tool.hatch.build.targets.wheel]
@@ -74,14 +74,16 @@ README = """# {name}
 
 1. Edit `load_data` and `build_model` in `federation.py`, and the settings in `pyproject.toml`.
 2. Install on every machine: `pip install "idiolect[flower]"`.
-3. Everywhere:
+3. Set in every terminal, on every machine:
 
     export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
 
-On one machine, to try it (three terminals more, one per client, with client=1 and port 9095, client=2 and port 9096):
+To try it on one machine, start a SuperLink and three SuperNodes, each in its own terminal:
 
     flower-superlink --insecure
     flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9094 --node-config 'client=0'
+    flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9095 --node-config 'client=1'
+    flower-supernode --insecure --superlink 127.0.0.1:8000 --port 9096 --node-config 'client=2'
 
 In `~/.flwr/config.toml`:
 
@@ -100,7 +102,7 @@ The server's results are in `~/.idiolect/{name}/server`, a client's state and mo
 
     idiolect export ~/.idiolect/{name}/client-0 --app . --out my-model
 
-Run again, a federation continues after its last round. For real machines, with TLS and authentication, see
+If you run the app again, it continues after its last round. For real machines, with TLS and authentication, see
 docs/deploy.md of Idiolect.
 """
 
@@ -112,13 +114,17 @@ CLIENTS = 3
 
 
 def write_app(folder: Path) -> list[Path]:
-    """Write a new Flower app into a folder that holds nothing yet."""
+    """Write a new Flower app; the files.
+
+    Args:
+        folder: the app's folder, which must be empty or not exist yet.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunFolderError(f"{folder} exists and is not empty; choose another folder for the new app")
-    name = "".join(each if each.isalnum() else "-" for each in folder.resolve().name.lower()).strip("-") or "federation"
+    name = "".join(char if char.isalnum() else "-" for char in folder.resolve().name.lower()).strip("-") or "federation"
     files = {
         "federation.py": APP.format(clients=CLIENTS),
-        "pyproject.toml": PROJECT.format(name=name, settings=settings(name)),
+        "pyproject.toml": PYPROJECT.format(name=name, settings=write_settings(name)),
         "README.md": README.format(name=name),
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -127,11 +133,11 @@ def write_app(folder: Path) -> list[Path]:
     return [folder / file for file in files]
 
 
-def settings(name: str) -> str:
-    """The settings of a new app as TOML, each with its help."""
+def write_settings(name: str) -> str:
+    """Write the settings of a new app as TOML, each with its help."""
     chosen: dict[str, Any] = {"method": "ditto", "clients": CLIENTS, "rounds": 10, "federation": name, "classes": 10}
-    known = {each: options_of(Config)[each] for each in SHOWN} | options_of(Deployment)
+    options = {setting: options_of(Config)[setting] for setting in SHOWN} | options_of(Deployment)
     lines = []
-    for each, info in known.items():
-        lines += [f"# {info.limits.help}", f"{each} = {json.dumps(chosen.get(each, info.default))}"]
+    for setting, info in options.items():
+        lines += [f"# {info.limits.help}", f"{setting} = {json.dumps(chosen.get(setting, info.default))}"]
     return "\n".join(lines)

@@ -1,5 +1,5 @@
 """A whole deployment on this machine: a SuperLink and SuperNodes as separate processes on the loopback device, with TLS
-and authenticated nodes as in docs/deploy.md. For tests, benchmarks and trying things out."""
+and authenticated nodes as in docs/deploy.md. For tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from ..core.errors import IdiolectError, MissingExtraError
 from .apps import require_flower
-from .template import PROJECT
+from .template import PYPROJECT
 
 NAMED_APP = """from idiolect.flower import Project, client_app, server_app
 
@@ -29,10 +29,10 @@ SAN = "subjectAltName=DNS:localhost,IP:127.0.0.1"
 
 
 class Testbed:
-    """Processes that belong together; leaving the context ends them all.
+    """A SuperLink and SuperNodes as processes; leaving the context ends them all.
 
     Args:
-        folder: where keys, certificates, logs and all states go.
+        folder: where keys, certificates, logs and the states of server and clients go.
     """
 
     __test__ = False
@@ -43,7 +43,7 @@ class Testbed:
             if shutil.which(tool) is None:
                 raise MissingExtraError(f"a deployment with TLS needs the program {tool}, which is not installed")
         self.folder = folder
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"127.0.0.1:{find_free_port()}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = os.environ | {
             "FLWR_HOME": str(folder / "flwr"),
@@ -59,7 +59,7 @@ class Testbed:
             f'[superlink]\ndefault = "tls"\n\n[superlink.tls]\naddress = "{self.address}"\n'
             f'root-certificates = "{self.folder / "ca.crt"}"\n'
         )
-        self._certificates()
+        self._make_certificates()
         self.start_superlink()
         return self
 
@@ -69,7 +69,7 @@ class Testbed:
 
     @property
     def home(self) -> Path:
-        """Where the federations' states are."""
+        """Where the federations keep their states."""
         return self.folder / "home"
 
     def start_superlink(self) -> None:
@@ -78,16 +78,22 @@ class Testbed:
         host, port = self.address.split(":")
         more = ("--enable-supernode-auth", "--database", "superlink.db", "--disable-runtime-dependency-installation")
         self._start("superlink", ("flower-superlink", "--host", host, "--port", port, *tls, *more))
-        end = time.monotonic() + 120
-        while time.monotonic() < end:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
                 return
             time.sleep(0.2)
         raise IdiolectError(f"the SuperLink does not listen; see {self.folder / 'superlink.log'}")
 
     def start_node(self, index: int, register: bool = True, name: str | None = None) -> None:
-        """Start the SuperNode of a client. One that is not registered has a key that the SuperLink does not know; one
-        of another name has a folder of its own, so that it is not the client that it says it is."""
+        """Start the SuperNode of a client.
+
+        Args:
+            index: the client's number.
+            register: whether to register its public key with the SuperLink.
+            name: the name of its process and key; one with another name than `node{index}` also has another folder,
+                so that it is not the client that it claims to be.
+        """
         name = name or f"node{index}"
         key = self.folder / f"{name}.key"
         if not key.exists():
@@ -96,43 +102,56 @@ class Testbed:
                 self._call("flwr", "supernode", "register", f"{key.name}.pub", "tls")
         server = ("--superlink", self.address, "--root-certificates", "ca.crt")
         node = f"client={index}" if name == f"node{index}" else f'client={index} folder="{self.folder / name}"'
-        own = ("--auth-supernode-private-key", key.name, "--port", str(free_port()), "--node-config", node)
+        own = ("--auth-supernode-private-key", key.name, "--port", str(find_free_port()), "--node-config", node)
         tls = ("--ssl-ca-certfile", "local.crt", "--ssl-certfile", "local.crt", "--ssl-keyfile", "local.key")
         self._start(name, ("flower-supernode", *server, *own, *tls))
 
     def start_run(self, app: Path, settings: Mapping[str, Any] | None = None) -> None:
-        """Start a run of an app; what the server says is in its log."""
+        """Start a run of an app.
+
+        Args:
+            app: the app's folder.
+            settings: what to change in the app's run config.
+        """
         given = [f"{name}={json.dumps(value)}" for name, value in (settings or {}).items()]
         more = ("--run-config", " ".join(given)) if given else ()
         self._call("flwr", "run", str(app), "tls", *more)
 
     def server_log(self, federation: str) -> str:
-        """What the server has written so far."""
+        """The server's log so far."""
         path = self.home / federation / "server" / "log.txt"
         return path.read_text() if path.exists() else ""
 
-    def wait_for(self, federation: str, words: str, seconds: float, times: int = 1) -> str:
-        """Wait until the server's log says something so many times; the log."""
-        end = time.monotonic() + seconds
-        while (text := self.server_log(federation)).count(words) < times:
-            if time.monotonic() > end:
-                raise IdiolectError(f"the server did not say {words!r} in {seconds:g} s, but:\n{text}\n{self.logs()}")
+    def wait_for(self, federation: str, words: str, seconds: float) -> str:
+        """Wait until the server's log contains some words; the log.
+
+        Args:
+            federation: the federation's name.
+            words: what the log must contain.
+            seconds: how long to wait.
+        """
+        deadline = time.monotonic() + seconds
+        while words not in (text := self.server_log(federation)):
+            if time.monotonic() > deadline:
+                raise IdiolectError(
+                    f"the server's log does not contain {words!r} after {seconds:g} s:\n{text}\n{self.logs()}"
+                )
             time.sleep(0.3)
         return text
 
     def logs(self, names: Iterable[str] = ("superlink",), lines: int = 15) -> str:
-        """The ends of processes' logs."""
+        """The last lines of the logs of some processes."""
         files = (self.folder / f"{name}.log" for name in names)
-        return "\n".join("\n".join(each.read_text().splitlines()[-lines:]) for each in files if each.exists())
+        return "\n".join("\n".join(file.read_text().splitlines()[-lines:]) for file in files if file.exists())
 
     def kill(self, name: str) -> None:
-        """End a process at once, as a crash would, and those it started with it."""
+        """Kill a process and its children, as a crash would."""
         process = self.processes.pop(name)
         os.killpg(process.pid, 9)
         process.wait()
 
     def stop(self, name: str) -> None:
-        """Ask a process to end, and make sure that it does."""
+        """Terminate a process; kill it if it does not end."""
         process = self.processes.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, 15)
@@ -155,33 +174,38 @@ class Testbed:
             )
 
     def _call(self, *command: str) -> None:
-        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
-        if done.returncode:
-            raise IdiolectError(f"{' '.join(command)} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        process = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)
+        if process.returncode:
+            raise IdiolectError(f"{' '.join(command)} failed: {process.stdout[-2000:]}{process.stderr[-2000:]}")
 
-    def _certificates(self) -> None:
-        """An authority of our own, a certificate for the SuperLink, and one for the inside of SuperNodes."""
+    def _make_certificates(self) -> None:
+        """Make a certificate authority, a certificate for the SuperLink, and one for use inside the SuperNodes."""
         (self.folder / "san.txt").write_text(SAN)
-        new = ("openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj")
-        self._call(*new, "/CN=testbed", "-x509", "-days", "2", "-keyout", "ca.key", "-out", "ca.crt")
-        self._call(*new, "/CN=localhost", "-keyout", "server.key", "-out", "server.csr")
+        request = ("openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj")
+        self._call(*request, "/CN=testbed", "-x509", "-days", "2", "-keyout", "ca.key", "-out", "ca.crt")
+        self._call(*request, "/CN=localhost", "-keyout", "server.key", "-out", "server.csr")
         signing = ("openssl", "x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key")
         self._call(*signing, "-CAcreateserial", "-days", "2", "-extfile", "san.txt", "-out", "server.crt")
         local = ("-x509", "-days", "2", "-addext", SAN, "-keyout", "local.key", "-out", "local.crt")
-        self._call(*new, "/CN=localhost", *local)
+        self._call(*request, "/CN=localhost", *local)
 
 
 def write_named_app(folder: Path, settings: Mapping[str, Any]) -> Path:
-    """Write a Flower app whose data and model come from its settings by name."""
+    """Write a Flower app whose data and model come from its settings by name; its folder.
+
+    Args:
+        folder: a folder that does not exist yet.
+        settings: the app's run config.
+    """
     folder.mkdir(parents=True)
     lines = "\n".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
-    (folder / "pyproject.toml").write_text(PROJECT.format(name=folder.name, settings=lines))
+    (folder / "pyproject.toml").write_text(PYPROJECT.format(name=folder.name, settings=lines))
     (folder / "federation.py").write_text(NAMED_APP)
     return folder
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
+def find_free_port() -> int:
+    """Find a port that nothing listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -30,7 +30,8 @@ def dense_layers(task: Task) -> list[Layer]:
     """The layers of a network that is a chain of Flatten, Linear and ReLU; empty if it is anything else."""
     module, layers = task.net.module, list[Layer]()
     plain = task.loss_fn == cross_entropy and task.example[1].ndim == 1 and task.net.precision is None
-    if not isinstance(module, nn.Sequential) or not plain:
+    own = len(list(module.named_parameters(remove_duplicate=False))) == len(task.net.params)  # none frozen, none tied
+    if not isinstance(module, nn.Sequential) or not plain or not own:
         return []
     for name, each in module.named_children():
         if isinstance(each, nn.Linear):

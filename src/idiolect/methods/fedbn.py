@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..contract import About, ClientContext, Method, Phase, Task, register
-from ..contract.parts.statistics import recompute_statistics
 
 
 @register("fedbn")
@@ -50,5 +49,5 @@ class FedBN(Method):
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client fits its own normalisation, or all of a model that has none."""
-        measure = (Phase(recompute_statistics, "stats", slots=(), epochs=1),) if ctx.task.stat_momentum else ()
+        measure = (Phase(self.recompute_statistics, "stats", slots=(), epochs=1),) if ctx.task.stat_momentum else ()
         return (*measure, Phase(self.adapt_step, "onboard", part=ctx.task.norms or None))

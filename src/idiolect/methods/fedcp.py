@@ -15,12 +15,10 @@ from ..contract import (
     ClientContext,
     ModelError,
     Phase,
-    RoundContext,
     Scored,
     Slot,
     Slots,
     Task,
-    Tree,
     buffers_of,
     model_in,
     option,
@@ -30,7 +28,7 @@ from ..contract import (
 )
 from ..contract.parts.class_statistics import feature_size
 from ..contract.parts.feature_networks import FeatureNets
-from ..contract.parts.heads import head_outputs, head_params
+from ..contract.parts.heads import head_outputs, initial_head
 from ..contract.parts.on_features import params_of
 from ..task.network import Output
 
@@ -76,11 +74,7 @@ class FedCP(FeatureNets):
     @property
     def slots(self) -> Mapping[str, Slot]:
         """The model, the policy and the global output layer."""
-        return {**super().slots, POLICY: shared(params_of(POLICY)), HEAD: shared(self.initial_head)}
-
-    def initial_head(self, ctx: RoundContext) -> Tree:
-        """The global output layer is at first the model's."""
-        return head_params(ctx.task)
+        return {**super().slots, POLICY: shared(params_of(POLICY)), HEAD: shared(initial_head)}
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
         """The policy: from features, two scores for each."""

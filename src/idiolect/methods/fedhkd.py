@@ -28,14 +28,14 @@ from ..contract import (
     option,
     register,
     scratch,
+    tree,
 )
 from ..contract.parts.class_statistics import (
     add_rows,
     distance,
-    empty,
     feature_size,
     merge_means,
-    require_classes,
+    no_features,
     shared_means,
 )
 from ..contract.parts.heads import check_head, head_outputs
@@ -86,28 +86,23 @@ class FedHKD(Method):
     @property
     def slots(self) -> Mapping[str, Slot]:
         """The model, and what is known of each class; room for what the client knows, and for its noise."""
-        known = {FEATURES: self.no_features, SOFT: self.no_predictions}
-        own = {OWN_FEATURES: self.no_features, OWN_SOFT: self.no_predictions, NOISE: self.no_noise}
-        shared = {slot: shared_means(slot, init) for slot, init in known.items()}
-        return {**super().slots, **shared, **{slot: scratch(init) for slot, init in own.items()}}
-
-    def no_features(self, ctx: RoundContext) -> Tree:
-        """Mean features of no class."""
-        return empty(*self.feature_shape(ctx.task), next(iter(ctx.initial["params"].values())))
+        return {
+            **super().slots,
+            FEATURES: shared_means(FEATURES, no_features),
+            SOFT: shared_means(SOFT, self.no_predictions),
+            OWN_FEATURES: scratch(no_features),
+            OWN_SOFT: scratch(self.no_predictions),
+            NOISE: scratch(self.no_noise),
+        }
 
     def no_predictions(self, ctx: RoundContext) -> Tree:
         """Mean soft predictions of no class."""
-        params = ctx.initial["params"]
-        features = self.no_features(ctx)["mean"]
-        return empty(*head_outputs(ctx.task, params, features).shape, features)
+        outputs = head_outputs(ctx.task, ctx.initial["params"], no_features(ctx)["mean"])
+        return tree.zeros_like({"mean": outputs, "count": outputs[:, 0]})
 
     def no_noise(self, ctx: RoundContext) -> Tree:
         """No noise on the mean features."""
-        return {"features": self.no_features(ctx)["mean"]}
-
-    def feature_shape(self, task: Task) -> tuple[int, int]:
-        """The numbers of classes and of features."""
-        return require_classes(self.name, task), feature_size(task)
+        return {"features": no_features(ctx)["mean"]}
 
     def check(self, task: Task) -> None:
         """There have to be classes, and an output layer on a feature vector."""
@@ -117,7 +112,7 @@ class FedHKD(Method):
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """Training, then a look at what the trained model knows."""
-        noise = (("features", self.feature_shape(ctx.task)),)
+        noise = (("features", (ctx.task.classes or 0, feature_size(ctx.task))),)
         return (Phase(self.step), Phase(self.measure, "knowledge", slots=(), epochs=1, noise=noise))
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:

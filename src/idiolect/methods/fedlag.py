@@ -33,6 +33,7 @@ from ..contract import (
     Wrapper,
     default_inner,
     mask_of,
+    nothing,
     option,
     private,
     register,
@@ -84,7 +85,10 @@ class FedLAG(Wrapper):
         "Layers in which clients' updates conflict become personal",
         paper="nguyen2024fedlag",
         kind="wrapper",
-        reveals="as the method inside, personal layers included; where the server cannot work out an update from that, the update too",
+        reveals=(
+            "as the method inside, personal layers included; where the server cannot work out an update from "
+            "that, the update too"
+        ),
         caution="layers are personal in what they become, not in what is sent: the server has to compare them",
     )
     refuses = Refuses(other_networks="it compares the clients' updates layer by layer")
@@ -371,11 +375,6 @@ def first_training(phases: Sequence[Phase]) -> int | None:
 def never(ctx: RoundContext) -> Tree:
     """A client that has not trained yet."""
     return {"before": torch.zeros((), dtype=torch.bool, device=ctx.training.device)}
-
-
-def nothing(ctx: RoundContext) -> Tree:
-    """No update yet."""
-    return {}
 
 
 def numbers(ctx: RoundContext, values: Mapping[str, float]) -> Tree:

@@ -19,7 +19,6 @@ from ..contract import (
     Needs,
     Phase,
     Refuses,
-    RoundContext,
     Scored,
     ServerContext,
     Slot,
@@ -31,20 +30,20 @@ from ..contract import (
     option,
     register,
     tree,
+    zero,
 )
 from ..contract.parts.class_statistics import (
     add_rows,
     distance,
-    empty,
-    feature_size,
     merge_means,
+    no_features,
     require_classes,
     rows,
     shared_means,
 )
 
 PROTOTYPES, STATISTICS = "fedpac.prototypes", "fedpac.statistics"
-GLOBAL, SQUARE = "fedpac.global", "fedpac.square"
+GLOBAL = "fedpac.global"
 
 
 @register("fedpac")
@@ -100,19 +99,9 @@ class FedPAC(Method):
         """The model, whose head the server needs from each, the class means, and what heads are combined by."""
         return {
             "params": replace(super().slots["params"], up="each"),
-            PROTOTYPES: shared_means(PROTOTYPES, self.no_means),
-            STATISTICS: Slot("round", self.no_statistics, up="each"),
+            PROTOTYPES: shared_means(PROTOTYPES, no_features),
+            STATISTICS: Slot("round", zero("square"), up="each"),
         }
-
-    def no_means(self, ctx: RoundContext) -> Tree:
-        """Means of no class."""
-        classes, like = require_classes(self.name, ctx.task), next(iter(ctx.initial["params"].values()))
-        return empty(classes, feature_size(ctx.task), like)
-
-    def no_statistics(self, ctx: RoundContext) -> Tree:
-        """h and V of no samples."""
-        means = self.no_means(ctx)["mean"]
-        return {"mean": means, "variance": means.new_zeros(())}
 
     def head(self, task: Task) -> frozenset[str]:
         """The last layer."""
@@ -127,13 +116,7 @@ class FedPAC(Method):
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """Remember the global class means; nothing is measured yet."""
-        means = work[PROTOTYPES]
-        return {
-            **work,
-            GLOBAL: means,
-            PROTOTYPES: tree.zeros_like(means),
-            SQUARE: {"sum": torch.zeros_like(ctx.samples)},
-        }
+        return {**work, GLOBAL: work[PROTOTYPES], PROTOTYPES: tree.zeros_like(work[PROTOTYPES])}
 
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """Measure the received body, train the head, then the body, and measure the class means of the new one."""
@@ -149,8 +132,8 @@ class FedPAC(Method):
     def measure_received(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """Features of one batch more in the class means and in the sum of squares."""
         features, y, weight = self.feature_rows(ctx, work, batch)
-        square = work[SQUARE]["sum"] + (features.square().sum(1) * weight).sum()
-        return {**work, PROTOTYPES: add_rows(work[PROTOTYPES], features, y, weight), SQUARE: {"sum": square}}
+        square = work[STATISTICS]["square"] + (features.square().sum(1) * weight).sum()
+        return {**work, PROTOTYPES: add_rows(work[PROTOTYPES], features, y, weight), STATISTICS: {"square": square}}
 
     def pull(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of the body, its features pulled to the class means (eq. 6)."""
@@ -168,7 +151,7 @@ class FedPAC(Method):
         means = work[PROTOTYPES]
         samples = means["count"].sum().clamp_min(1)
         h = means["mean"] * (means["count"] / samples)[:, None]
-        variance = (work[SQUARE]["sum"] / samples - h.square().sum()).clamp_min(0.0) / samples
+        variance = (work[STATISTICS]["square"] / samples - h.square().sum()).clamp_min(0.0) / samples
         return {**work, PROTOTYPES: tree.zeros_like(means), STATISTICS: {"mean": h, "variance": variance}}
 
     def measure(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:

@@ -15,7 +15,6 @@ from ..contract import (
     ClientContext,
     ModelError,
     Phase,
-    RoundContext,
     Scored,
     Slot,
     Slots,
@@ -28,7 +27,7 @@ from ..contract import (
     tree,
 )
 from ..contract.parts.class_statistics import require_classes
-from ..contract.parts.heads import head_outputs, head_params
+from ..contract.parts.heads import head_outputs, head_params, zeros_like_head
 from ..contract.parts.on_features import OnFeatures, params_of
 from ..task.losses import class_axis
 from ..task.network import Output
@@ -80,17 +79,13 @@ class FedRoD(OnFeatures):
     @property
     def slots(self) -> Mapping[str, Slot]:
         """The model; the private head, which stays, or what makes it, which does not."""
-        own = {HYPER: shared(params_of(HYPER))} if self.hyper else {OWN: private(self.no_head)}
+        own = {HYPER: shared(params_of(HYPER))} if self.hyper else {OWN: private(zeros_like_head)}
         return {**super().slots, **own}
 
     @property
     def personal_slot(self) -> str:
         """The slot that the personal loss trains."""
         return HYPER if self.hyper else OWN
-
-    def no_head(self, ctx: RoundContext) -> Tree:
-        """A private head of zeros."""
-        return tree.zeros_like(head_params(ctx.task))
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
         """To make private heads, a network that at first makes zeros."""

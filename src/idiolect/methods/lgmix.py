@@ -18,19 +18,31 @@ from ..contract import (
     Method,
     ModelError,
     Refuses,
+    RoundContext,
     ServerContext,
+    Slot,
     Slots,
+    Sums,
     Task,
     Tree,
     Upload,
+    initial_buffers,
+    nothing,
     option,
+    private,
     register,
+    scratch,
     slot_of,
     tree,
+    zero,
 )
 
 # A centred trace below this share of the raw one is round-off of float32 features: nothing varies.
 NO_SPREAD = 1e-12
+
+
+OWN, SEEN, RATIO, OPTIMIZER = "lgmix.own", "lgmix.seen", "lgmix.ratio", "lgmix.optimizer"
+TRACE, DELTA, AFTER = "lgmix.trace", "lgmix.delta", "lgmix.after"
 
 
 @register("lgmix", "lg-mix")
@@ -67,7 +79,10 @@ class LGMix(Method):
         paper="jiang2024lgmix",
         reveals="the update of the client's own model",
         stays="the mixing ratios",
-        caution="all own models start alike, so whoever keeps all updates knows a client's model up to one number, the ratio, per round it took part in; with missed=ignore the server keeps a model per client",
+        caution=(
+            "all own models start alike, so whoever keeps all updates knows a client's model up to one number, "
+            "the ratio, per round it took part in; with missed=ignore the server keeps a model per client"
+        ),
     )
     refuses = Refuses(wrapping="its clients never start from the global model, so there is none to act on")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "ref": {"centered": True}}
@@ -95,98 +110,61 @@ class LGMix(Method):
         if self.centered:
             width(task)
 
-    # -- server: u, moved by the averaged updates --------------------------------------------------
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """u(t+1) = u(t) + server_lr * sum of p_c delta_c (Algorithm 1, line 8)."""
-        after = dict(server)
-        for m in range(len(ctx.tasks)):
-            here = {i: each for i, each in uploads.items() if ctx.model_of.get(i, 0) == m}
-            moves = self.average(ctx, {}, here, "lgmix.delta")
-            for slot in ("params", "buffers"):
-                after[slot_of(slot, m)] = self.moved(server[slot_of(slot, m)], moves)
-            if self.missed == "ignore":
-                now = tree.pick(joined({s: after[slot_of(s, m)] for s in ("params", "buffers")}), moves)
-                after |= {f"lgmix.after@{i}": now for i in here}
-        return after
-
-    def moved(self, leaves: Tree, moves: Tree) -> Tree:
-        """The global model after its move; whole numbers are no updates and are taken over."""
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The server's u goes down, updates come up; a client keeps its own model, the u it last trained beside and its
+        ratios."""
+        kept = {OPTIMIZER: private(fresh_state)} if self.keep_optimizer else {}
         return {
-            n: leaf if n not in moves else leaf + self.server_lr * moves[n] if leaf.is_floating_point() else moves[n]
-            for n, leaf in leaves.items()
+            "params": Slot("server", down=True, holds="parameters"),
+            "buffers": Slot("server", initial_buffers, down=True, holds="parameters"),
+            OWN: private(first_own),
+            SEEN: private(first_seen),
+            RATIO: private(zero("sum", "count", "newest")),
+            **kept,
+            TRACE: scratch(self.no_trace),
+            DELTA: Slot("round", nothing, up="each" if self.missed == "ignore" else "sum", holds="parameters"),
         }
 
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """u; to leave out missed updates a client also needs the u that its own last round led to."""
-        sent = super().download(ctx, server, ids)
-        known = [i for i in ids if f"lgmix.after@{i}" in server]
-        extra = {i: {**sent.each.get(i, {}), "lgmix.after": server[f"lgmix.after@{i}"]} for i in known}
-        return Download(sent.shared, {**sent.each, **extra})
-
-    # -- client ------------------------------------------------------------------------------------
-
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """The own model, the u it last trained beside, the ratios so far and the optimiser's state."""
-        model, kept = joined(ctx.initial), self.kept(ctx)
-        mixed = {n: leaf for n, leaf in model.items() if leaf.is_floating_point() and n not in kept}
-        device = next(iter(model.values())).device
-        ratio = {name: torch.zeros((), device=device) for name in ("sum", "count", "newest")}
-        return {"lgmix.own": model, "lgmix.seen": mixed, "lgmix.ratio": ratio, **self.optimizer_state(ctx)}
-
-    def optimizer_state(self, ctx: ClientContext, work: Slots | None = None) -> Slots:
-        """What is kept of the optimiser: its state after training, or before the first round."""
-        if not self.keep_optimizer:
-            return {}
-        fresh = {f"params:{key}": each for key, each in ctx.optimizer.init(ctx.initial["params"]).items()}
-        return fresh if work is None else {slot: work[slot] for slot in fresh}
-
-    def ratio(self, client: Slots) -> Tensor:
-        """lambda: the mean of the ratios so far, or the newest."""
-        ratio = client["lgmix.ratio"]
-        return ratio["sum"] / ratio["count"] if self.history else ratio["newest"]
-
-    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """w_c by equation 2, from the own part that `end` stored and all that u has moved since."""
-        own, seen, now = client["lgmix.own"], client["lgmix.seen"], download.get("lgmix.after", joined(download))
-        if ctx.newcomer:
-            return parted(ctx, {**own, **now})
-        followed = 1 - self.ratio(client)
-        return parted(ctx, {**own, **now, **{n: own[n] + followed * (now[n] - seen[n]) for n in seen}})
-
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """Train the own model, never u; u stands beside it for its features."""
-        model, now = self.view(ctx, client, download), joined(download)
-        start = joined(model)
-        reference = parted(ctx, {**start, **now})
-        return {
-            **model,
-            "lgmix.start": start,
-            "lgmix.seen": tree.pick(now, client["lgmix.seen"]),
-            "lgmix.global": reference["params"],
-            "lgmix.global.buffers": reference["buffers"],
-            "lgmix.trace": self.no_trace(ctx),
-            **{slot: each for slot, each in client.items() if slot.startswith("params:")},
-        }
-
-    def no_trace(self, ctx: ClientContext) -> Tree:
+    def no_trace(self, ctx: RoundContext) -> Tree:
         """Empty sums: of squared features per model and, to centre them, of features and of samples."""
-        device = next(iter(ctx.initial["params"].values())).device
-        zero = torch.zeros((), dtype=torch.float64, device=device)
+        zero = torch.zeros((), dtype=torch.float64, device=ctx.training.device)
         if not self.centered:
             return {"local": zero, "global": zero}
         none = zero.expand(width(ctx.task)).clone()
         return {"local": zero, "global": zero, "local.sum": none, "global.sum": none, "samples": zero}
 
+    # -- client ------------------------------------------------------------------------------------
+
+    def ratio(self, work: Slots) -> Tensor:
+        """lambda: the mean of the ratios so far, or the newest."""
+        ratio = work[RATIO]
+        return ratio["sum"] / ratio["count"] if self.history else ratio["newest"]
+
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Train the own model, never u; u stands beside it for its features."""
+        model, now = self.model_now(ctx, work), join(work)
+        start = join(model)
+        reference = part(ctx, {**start, **now})
+        return {
+            **work,
+            **model,
+            "lgmix.start": start,
+            SEEN: tree.pick(now, work[SEEN]),
+            "lgmix.global": reference["params"],
+            "lgmix.global.buffers": reference["buffers"],
+            **(unpack_state(work[OPTIMIZER]) if self.keep_optimizer else {}),
+        }
+
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of the own model; both models' features on the batch enter the sums (Algorithm 1, line 6)."""
         grad = ctx.grad(work, "params", batch)
-        work = ctx.descend(work, "params", grad, batch)
+        work = ctx.optimize(work, "params", grad, batch)
         if self.fixed is not None:
             return work
         train = self.ref_mode == "train"
         reference = ctx.task.forward(work["lgmix.global"], work["lgmix.global.buffers"], batch.x, train)
-        sums = dict(work["lgmix.trace"])
+        sums = dict(work[TRACE])
         for model, features in (("local", grad.scored.features), ("global", reference.features)):
             h, weight = self.rows(ctx, features, batch.weight)
             sums[model] = sums[model] + trace(h, weight)
@@ -194,7 +172,7 @@ class LGMix(Method):
                 sums[f"{model}.sum"] = sums[f"{model}.sum"] + weight @ h
         if self.centered:
             sums["samples"] = sums["samples"] + weight.sum()
-        return {**work, "lgmix.trace": sums}
+        return {**work, TRACE: sums}
 
     def rows(self, ctx: ClientContext, features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Features as rows and the rows' weights: a row per sample, with `pool=sum` a row per position."""
@@ -222,24 +200,103 @@ class LGMix(Method):
         spread = sums[model] - sums[f"{model}.sum"].square().sum() / sums["samples"]
         return torch.where((ctx.samples < 2) | (spread <= NO_SPREAD * sums[model]), 0.0, spread)
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Rewind to w_c + lambda delta, which `view` completes to equation 2 once u has moved; send delta."""
-        start, trained, seen = work["lgmix.start"], joined(work), work["lgmix.seen"]
-        ratios = client["lgmix.ratio"]
-        newest = self.measured(ctx, work["lgmix.trace"], ratios)
-        ratios = {"sum": ratios["sum"] + newest, "count": ratios["count"] + 1, "newest": newest}
-        after = {**client, "lgmix.seen": seen, "lgmix.ratio": ratios}
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Rewind to w_c + lambda delta, which becomes equation 2 once u has moved; send delta."""
+        start, trained, seen, ratios = work["lgmix.start"], join(work), work[SEEN], work[RATIO]
+        newest = self.measured(ctx, work[TRACE], ratios)
+        after = {
+            SEEN: seen,
+            RATIO: {"sum": ratios["sum"] + newest, "count": ratios["count"] + 1, "newest": newest},
+            DELTA: {n: leaf - start[n] if n in seen else leaf for n, leaf in trained.items()},
+            "lgmix.trained": trained,
+        }
         # Written as a mixture of models, so that ratios 0 and 1 give the start and the end to the bit.
-        own = {**trained, **tree.mix(tree.pick(trained, seen), start, self.ratio(after))}
-        shared = tree.drop(trained, self.kept(ctx))
-        delta = {n: leaf - start[n] if n in seen else leaf for n, leaf in shared.items()}
-        after |= {"lgmix.own": own, **self.optimizer_state(ctx, work)}
-        return after, Upload({"lgmix.delta": delta, "weight": {"samples": ctx.samples}})
+        after[OWN] = {**trained, **tree.mix(tree.pick(trained, seen), start, self.ratio(after))}
+        return {**after, **({OPTIMIZER: pack_state(work)} if self.keep_optimizer else {})}
 
-    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
+    # -- server: u, moved by the averaged updates --------------------------------------------------
+
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """u(t+1) = u(t) + server_lr * sum of p_c delta_c (Algorithm 1, line 8)."""
+        after = dict(server)
+        for m in range(len(ctx.tasks)):
+            if slot_of(DELTA, m) not in sums:
+                continue
+            moves = sums[slot_of(DELTA, m)].mean()
+            for slot in ("params", "buffers"):
+                after[slot_of(slot, m)] = self.move(server[slot_of(slot, m)], moves)
+            if self.missed == "ignore":
+                now = tree.pick(join({s: after[slot_of(s, m)] for s in ("params", "buffers")}), moves)
+                here = [i for i in each if ctx.network_of.get(i, 0) == m]
+                after |= {f"lgmix.after@{i}": now for i in here}
+        return after
+
+    def move(self, leaves: Tree, moves: Tree) -> Tree:
+        """The global model after its move; whole numbers are no updates and are taken over."""
+        return {
+            n: leaf if n not in moves else leaf + self.server_lr * moves[n] if leaf.is_floating_point() else moves[n]
+            for n, leaf in leaves.items()
+        }
+
+    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
+        """u; to leave out missed updates a client also needs the u that its own last round led to."""
+        sent = super().download(ctx, server, ids)
+        known = [i for i in ids if f"lgmix.after@{i}" in server]
+        extra = {i: {**sent.each.get(i, {}), AFTER: server[f"lgmix.after@{i}"]} for i in known}
+        return Download(sent.shared, {**sent.each, **extra})
+
+    # -- prediction --------------------------------------------------------------------------------
+
+    def model_now(self, ctx: ClientContext, work: Slots) -> Slots:
+        """w_c by equation 2, from the own part that `finish` stored and all that u has moved since."""
+        own, seen, now = work[OWN], work[SEEN], work.get(AFTER, join(work))
+        if ctx.newcomer:
+            return part(ctx, {**own, **now})
+        followed = 1 - self.ratio(work)
+        return part(ctx, {**own, **now, **{n: own[n] + followed * (now[n] - seen[n]) for n in seen}})
+
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Equation 2; right after training, the model as trained."""
+        return split(ctx, work["lgmix.trained"]) if ctx.just_trained else self.model_now(ctx, work)
+
+    def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The mean of the client's ratios and the newest one."""
-        ratios = client["lgmix.ratio"]
+        ratios = client[RATIO]
         return {"lambda": ratios["sum"] / ratios["count"], "lambda_newest": ratios["newest"]}
+
+
+def first_own(ctx: RoundContext) -> Tree:
+    """The own model before the first round."""
+    return join(ctx.initial)
+
+
+def first_seen(ctx: RoundContext) -> Tree:
+    """What is mixed of the model: numbers that are shared."""
+    shared = tree.drop(join(ctx.initial), ctx.private_names)
+    return {name: leaf for name, leaf in shared.items() if leaf.is_floating_point()}
+
+
+def fresh_state(ctx: RoundContext) -> Tree:
+    """The optimiser's state before the first round, as one tree."""
+    state = ctx.training.optimizer.init(ctx.initial["params"])
+    return pack_state({f"params:{key}": leaves for key, leaves in state.items()})
+
+
+def pack_state(work: Slots) -> Tree:
+    """The state of the optimiser of `params` as one tree."""
+    slots = [slot for slot in work if slot.startswith("params:")]
+    return {f"{slot}/{name}": leaf for slot in slots for name, leaf in work[slot].items()}
+
+
+def unpack_state(state: Tree) -> Slots:
+    """The inverse of `pack_state`."""
+    work: Slots = {}
+    for key, leaf in state.items():
+        slot, _, name = key.partition("/")
+        work.setdefault(slot, {})[name] = leaf
+    return work
 
 
 def head(task: Task) -> nn.Module:
@@ -260,12 +317,17 @@ def width(task: Task) -> int:
     )
 
 
-def joined(slots: Mapping[str, Tree]) -> Tree:
+def join(slots: Mapping[str, Tree]) -> Tree:
     """A model's parameters and buffers as one tree."""
     return {**slots["params"], **slots["buffers"]}
 
 
-def parted(ctx: ClientContext, model: Tree) -> Slots:
-    """The inverse of `joined`, with running variances cut at zero."""
+def split(ctx: ClientContext, model: Tree) -> Slots:
+    """The inverse of `join`."""
+    return {slot: {n: model[n] for n in names} for slot, names in ctx.initial.items()}
+
+
+def part(ctx: ClientContext, model: Tree) -> Slots:
+    """The inverse of `join`, with running variances cut at zero."""
     cut = {n: model[n].clamp_min(0) for n in ctx.task.stat_momentum if n.endswith("running_var")}
-    return {slot: {n: cut[n] if n in cut else model[n] for n in names} for slot, names in ctx.initial.items()}
+    return split(ctx, {**model, **cut})

@@ -30,7 +30,7 @@ def build(model: str | Network, data: Described, seed: int = 0) -> nn.Module:
         raise ModelError(f"{network.name} takes {takes}, but the inputs are {has}; use one of {fitting}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return network.fitted(data).build(data.input_shape, data.outputs)
+        return network.for_data(data).build(data.input_shape, data.outputs)
 
 
 def default_model(data: Described) -> str:

@@ -45,7 +45,7 @@ class Network(Options):
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     takes_tokens: ClassVar[bool] = False
 
-    def fitted(self, data: Described) -> Network:
+    def for_data(self, data: Described) -> Network:
         """The same network with what only the data know, such as the number of different tokens."""
         return self
 

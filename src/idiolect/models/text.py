@@ -71,7 +71,7 @@ class Lstm(Network):
     vocabulary: int | None = option(None, min=1, help="number of different tokens; none is that of the data")
     every: bool = option(False, help="predict at every position; the data decide where they have such targets")
 
-    def fitted(self, data: Described) -> Network:
+    def for_data(self, data: Described) -> Network:
         known = data.vocabulary if self.vocabulary is None else self.vocabulary
         return replace(self, vocabulary=known, every=self.every or len(data.target_shape) == 1)
 
@@ -116,7 +116,7 @@ class FastText(Network):
     width: int = option(32, min=1, help="numbers per token, and units of the hidden layer")
     vocabulary: int | None = option(None, min=1, help="number of different tokens; none is that of the data")
 
-    def fitted(self, data: Described) -> Network:
+    def for_data(self, data: Described) -> Network:
         return self if self.vocabulary is not None else replace(self, vocabulary=data.vocabulary)
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -1,9 +1,10 @@
-"""Reports: one page about any set of runs, and its figures and tables as files for a paper. Everything is read from
-run folders; nothing is run."""
+"""Everything that is shown: one page about any set of runs, figures and tables as files for a paper, pictures of a
+partition, and what a terminal and other programs are told while runs go on."""
 
-from .files import write_figures
+from .figures.partition import draw_partition, partition_text
+from .figures.write import write_figures
+from .folders import read_study
 from .page import write_report
-from .reading import read_study
-from .runs import Run, Study
+from .study import Run, Study
 
-__all__ = ["Run", "Study", "read_study", "write_figures", "write_report"]
+__all__ = ["Run", "Study", "draw_partition", "partition_text", "read_study", "write_figures", "write_report"]

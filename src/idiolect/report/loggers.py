@@ -43,16 +43,16 @@ def outcome(summary: Mapping[str, Any]) -> dict[str, float]:
     {'accuracy/selected/weighted': 0.5, 'steps': 7.0}
     """
     blocks = {name: summary.get(name, {}) for name in (summary["metric"], "before_adaptation", "after_local", "unseen")}
-    found = {
+    numbers = {
         f"{name}/{block}/{key}": value
-        for name, held in blocks.items()
-        for block, spread in held.items()
+        for name, rounds in blocks.items()
+        for block, spread in rounds.items()
         for key, value in spread.items()
         if key != "round"
     }
     costs = ("bytes_up", "bytes_down", "bytes_eval", "steps", "seconds", "peak_memory_mb", "refused")
-    found |= {name: summary[name] for name in costs if name in summary}
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)}
+    numbers |= {name: summary[name] for name in costs if name in summary}
+    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
 
 
 class TensorBoard(Reporter):
@@ -109,8 +109,8 @@ class MLflow(Reporter):
         self.make_metric, self.make_param = Metric, Param
         try:
             self.client = MlflowClient(tracking_uri=uri)
-            held = self.client.get_experiment_by_name(EXPERIMENT)
-            self.experiment = held.experiment_id if held else self.client.create_experiment(EXPERIMENT)
+            experiment = self.client.get_experiment_by_name(EXPERIMENT)
+            self.experiment = experiment.experiment_id if experiment else self.client.create_experiment(EXPERIMENT)
         except Exception as error:  # whatever the server or its client library makes of a bad address
             raise InputError(f"MLflow at {uri} cannot be used: {first_line(error)}") from error
         self.ids: dict[str, str] = {}

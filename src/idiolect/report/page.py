@@ -1,34 +1,36 @@
-"""The page: tables and pictures of a study as one HTML file that needs nothing else."""
+"""The page: tables and figures of a study as one HTML file that needs nothing else; what it looks like is in
+templates/."""
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from html import escape
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from string import Template
+from typing import TYPE_CHECKING, Any
 
 import yaml
+from markupsafe import Markup, escape
 
 from .. import __version__
 from ..comparison.folder import SPEC
-from ..comparison.tables import footnotes, protocol_lines
+from ..comparison.tables import footnotes, leaderboard_tables, protocol_lines
 from ..core.errors import RunFolderError
 from ..core.files import write_text
-from ..core.tables import Table
-from . import clients, curves, why
-from .pictures import Picture, style
-from .reading import read_study
-from .runs import Study
-from .tables import clients as clients_table
-from .tables import leaderboard, runs, targets, versus
+from .figures.all import make_pictures
+from .figures.picture import Picture, style
+from .folders import read_study
+from .study import Study
+from .tables import clients_table, runs_table, targets_table, wins_table
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MARK = '<meta name="generator" content="idiolect report">'
-WIDE_TABLE = 400
+MOST_CLIENTS = 400
 """A table of more clients than this is not shown on the page; the figures' folder has it as CSV."""
 
 
@@ -51,14 +53,14 @@ def write_report(
     >>> import idiolect
     >>> folder = getfixture("tmp_path")
     >>> board = idiolect.compare("local, fedavg", clients=4, rounds=2, seeds=1, model="linear", out=folder / "a")
-    >>> write_report([folder / "a"], folder / "report.html").methods == [each.method for each in board.standings]
+    >>> write_report([folder / "a"], folder / "report.html").methods == [each.method for each in board.rows]
     True
     """
     path = Path(out)
     check_target(path)
     with style():
         study = read_study(folders, baseline)
-        write_text(path, page(study, folders, target, watch))
+        write_text(path, render(study, folders, target, watch))
     return study
 
 
@@ -74,151 +76,91 @@ def check_target(path: Path) -> None:
         raise RunFolderError(f"{path} exists and is no report; choose another name with --out")
 
 
-def page(study: Study, folders: Sequence[str | Path], target: float, watch: Callable[[str], None]) -> str:
+def render(study: Study, folders: Sequence[str | Path], target: float, watch: Callable[[str], None]) -> str:
     """The whole page as text."""
 
-    def drawn(pictures: Iterable[Picture], of: str = "") -> str:
-        parts = []
-        for each in pictures:
-            watch(each.title)
-            parts.append(figure(each, of))
-        return "".join(parts)
+    def draw(picture: Picture) -> Markup:
+        watch(picture.title)
+        return Markup(picture.inline())
 
-    several = len(study.methods) > 1
-    tests = [show_table(versus(study), study.baseline)] if several else []
-    pairs = [curves.difference_picture(study), curves.wins_picture(study)] if several else []
-    sections = {
-        "Leaderboard": protocol(study)
-        + show_table(leaderboard(study), study.baseline, title=False)
-        + bullets("footnotes", footnotes(study.comparison))
-        + "".join(tests)
-        + grid(drawn(pairs)),
-        "Curves": grid(drawn(curves.pictures(study, target))) + show_table(targets(study), study.baseline),
-        "Clients": grid(drawn(clients.pictures(study))) + client_table(study),
-        "Why": grid(drawn(why.common(study)) + "".join(drawn(why.own(study, each), each) for each in study.methods)),
-        "Run it again": again(study, folders),
-    }
-    held = study.comparison.protocol
-    lead = (
-        f"{len(study.methods)} method{'s' * several}, {held['partition']['clients']} clients, {held['rounds']} rounds,"
-        f" {len(study.seeds)} seed{'s' * (len(study.seeds) > 1)}; test {study.metric} under one protocol."
+    pictures = make_pictures(study, target)
+    wins = wins_table(study) if len(study.methods) > 1 else None
+    clients = clients_table(study)
+    protocol = study.comparison.protocol
+    return _environment().get_template("page.html").render(
+        mark=Markup(MARK),
+        css=_source("page.css"),
+        js=_source("page.js"),
+        title=f"{protocol['data']}, {protocol['partition']['name']}",
+        lead=lead(study),
+        notes=study.notes,
+        protocol=protocol_lines(study.comparison),
+        leaderboard=leaderboard_tables(study.comparison),
+        footnotes=footnotes(study.comparison),
+        targets=targets_table(study),
+        wins=wins,
+        clients=clients,
+        most_clients=MOST_CLIENTS,
+        runs=runs_table(study),
+        baseline=study.baseline,
+        pictures=pictures,
+        draw=draw,
+        again=again(study, folders),
+        footer=f"Made by idiolect {__version__} on {datetime.now(UTC):%Y-%m-%d}.",
+    )  # fmt: skip
+
+
+@cache
+def _environment() -> Environment:
+    """The templates; whatever they are given is escaped, and a name that they are not given is an error."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("idiolect.report")
+    environment = Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
-    body = [warnings(study.notes)] + [
-        f'<section id="{slug(name)}"><h2>{name}</h2>{content}</section>' for name, content in sections.items()
-    ]
-    return Template(_resource("page.html")).substitute(
-        title=escape(f"{held['data']}, {held['partition']['name']}"),
-        lead=escape(lead),
-        nav="".join(f'<a href="#{slug(name)}">{name}</a>' for name in sections),
-        body="\n".join(body),
-        footer=escape(f"Made by idiolect {__version__} on {datetime.now(UTC):%Y-%m-%d}."),
-        css=_resource("page.css"),
-        js=_resource("page.js"),
-    )
+    environment.filters["breakable"] = breakable
+    return environment
 
 
-def slug(name: str) -> str:
-    """A heading as an anchor."""
-    return name.lower().replace(" ", "-")
+def _source(name: str) -> Markup:
+    """A style sheet or a script as it is."""
+    return Markup(files(__package__).joinpath("templates", name).read_text(encoding="utf-8").rstrip())
 
 
-def _resource(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+def breakable(text: str) -> Markup:
+    """Text that may be broken inside the expression of a method: after a bracket or a comma.
+
+    >>> breakable("fedlag(ditto, k=1) & more (points)")
+    Markup('fedlag(<wbr>ditto,<wbr> k=1) &amp; more (points)')
+    """
+    return Markup(re.sub(r"(?<=\w\()|(?<=,)", "<wbr>", str(escape(text))))
 
 
-# -- parts ------------------------------------------------------------------------------------------------
-
-
-def warnings(notes: Sequence[str]) -> str:
-    """What was left out."""
-    lines = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    return f'<div class="warning" role="note">{lines}</div>' if notes else ""
-
-
-def bullets(kind: str, lines: Sequence[str]) -> str:
-    """A list."""
-    return f'<ul class="{kind}">{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
-
-
-def protocol(study: Study) -> str:
-    """Under which conditions all numbers hold."""
-    return bullets("protocol", protocol_lines(study.comparison))
-
-
-def grid(figures: str) -> str:
-    """Figures beside each other, as many as fit."""
-    return f'<div class="figures">{figures}</div>' if figures else ""
-
-
-def figure(picture: Picture, of: str = "") -> str:
-    """A picture with title and caption; `of` names the method that it is about."""
-    about = f'<span class="of">{escape(of)}</span> ' if of else ""
+def lead(study: Study) -> str:
+    """What the page is about, in a sentence."""
+    protocol, methods, seeds = study.comparison.protocol, len(study.methods), len(study.seeds)
     return (
-        f'<figure id="{picture.name}"{" class=wide" if picture.wide else ""}><h4>{about}{escape(picture.title)}</h4>'
-        f'<div class="drawing">{picture.inline()}</div><figcaption>{escape(picture.caption)}</figcaption></figure>'
+        f"{methods} method{'s' * (methods > 1)}, {protocol['partition']['clients']} clients,"
+        f" {protocol['rounds']} rounds, {seeds} seed{'s' * (seeds > 1)}; test {study.metric} under one protocol."
     )
 
 
-def show_table(table: Table, baseline: str = "", title: bool = True) -> str:
-    """A table that can be sorted by each of its columns."""
-    leaders = table.leaders()
-    words = {
-        at for at in range(1, len(table.columns)) if table.rows and isinstance(table.rows[0][at].value, str)
-    }  # fmt: skip
-    heads = "".join(
-        f'<th scope="col"{" class=text" if at in words else ""}'
-        f"{' data-first=descending' if column.best == 'high' else ''}>"
-        f'<button type="button">{breakable(column.head)}</button></th>'
-        for at, column in enumerate(table.columns)
-    )
-    rows = []
-    for row, cells in enumerate(table.rows):
-        shown = []
-        for at, cell in enumerate(cells):
-            kind = " ".join(filter(None, ["best" * ((row, at) in leaders), "text" * (at in words)]))
-            value = "" if isinstance(cell.value, float) and math.isnan(cell.value) else cell.value
-            marked = f' class="{kind}"' if kind else ""
-            shown.append(f'<td{marked} data-value="{escape(str(value), quote=True)}">{breakable(cell.text)}</td>')
-        rows.append(f"<tr{' class=baseline' if cells[0].value == baseline else ''}>{''.join(shown)}</tr>")
-    head = f"<h3>{escape(table.title)}</h3>" if title else ""
-    note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
-    return (
-        f'{head}{note}<div class="scroll"><table id="table-{table.name}"><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
-
-
-def breakable(text: str) -> str:
-    """Text that may be broken after a bracket or a comma, as the expressions of methods should be."""
-    return re.sub(r"(?<=[(,])", "<wbr>", escape(text))
-
-
-def client_table(study: Study) -> str:
-    """Every client, to be opened; left out where there are very many."""
-    table = clients_table(study)
-    if len(table.rows) > WIDE_TABLE:
-        return ""
-    return f"<details><summary>{len(table.rows)} clients, one by one</summary>{show_table(table)}</details>"
-
-
-def again(study: Study, folders: Sequence[str | Path]) -> str:
-    """Commands, settings, versions and hashes."""
+def again(study: Study, folders: Sequence[str | Path]) -> dict[str, Any]:
+    """Commands that run it again, the settings and the file that holds them, and versions."""
     first = study.first(study.baseline)
-    specs = [Path(folder) for folder in folders if (Path(folder) / SPEC).is_file()]
+    specs = [Path(folder) / SPEC for folder in folders if (Path(folder) / SPEC).is_file()]
     if len(folders) == len(specs) == 1:
-        commands = [f"idiolect compare {shlex.quote(str(specs[0] / SPEC))} --out results/again"]
-        settings = yaml.safe_load((specs[0] / SPEC).read_text(encoding="utf-8"))
-        name = SPEC
+        commands = [f"idiolect compare {shlex.quote(str(specs[0]))} --out results/again"]
+        settings, file = yaml.safe_load(specs[0].read_text(encoding="utf-8")), SPEC
     else:
-        places = [run.folder for method in study.methods for run in study.runs[method].values()]
-        commands = [f"idiolect run {shlex.quote(str(place / 'config.yaml'))}" for place in places]
-        settings, name = dict(first.config), "config.yaml"
+        configs = [run.folder / "config.yaml" for method in study.methods for run in study.runs[method].values()]
+        commands = [f"idiolect run {shlex.quote(str(config))}" for config in configs]
+        settings, file = dict(first.config), "config.yaml"
     given = " ".join(shlex.quote(str(folder)) for folder in folders)
-    text = "\n".join([*commands, f"idiolect report {given} --baseline {shlex.quote(study.baseline)}"])
-    versions = ", ".join(f"{name} {each}" for name, each in first.summary["versions"].items())
-    return (
-        f"<pre><code>{escape(text)}</code></pre><p>With {escape(versions)}. Every run is the same to the bit on the"
-        f" same engine and machine.</p><details><summary>{name}</summary>"
-        f"<pre><code>{escape(yaml.safe_dump(settings, sort_keys=False))}</code></pre></details>"
-        + show_table(runs(study))
-    )
+    return {
+        "commands": [*commands, f"idiolect report {given} --baseline {shlex.quote(study.baseline)}"],
+        "versions": ", ".join(f"{name} {version}" for name, version in first.summary["versions"].items()),
+        "file": file,
+        "settings": yaml.safe_dump(settings, sort_keys=False),
+    }

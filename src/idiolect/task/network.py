@@ -28,15 +28,26 @@ def has_bf16(device: str) -> bool:
 class Net:
     """Any module as a pure function of its parameters and buffers.
 
+    Parameters that the user froze (`requires_grad=False`) are constants: they stay in the module and are no argument of
+    `apply`. So are the running statistics of a normalisation layer whose parameters are all frozen, which stays in
+    evaluation mode. A parameter or buffer that several modules share counts once, under its first name.
+
+    Attributes:
+        params, buffers: the initial values, by name.
+        constants: what is frozen, by name.
+
     >>> net = Net(nn.Linear(2, 1))
     >>> net.apply({"weight": torch.ones(1, 2), "bias": torch.zeros(1)}, {}, torch.ones(3, 2)).outputs.flatten()
     tensor([2., 2., 2.])
     """
 
     def __init__(self, module: nn.Module) -> None:
+        self.frozen_norms = _find_frozen_norms(module)
+        constant = {name for name, leaf in module.named_parameters() if not leaf.requires_grad}
+        constant |= {name for prefix in self.frozen_norms for name in _buffer_names(module, prefix)}
         self.module = copy.deepcopy(module).requires_grad_(False)
-        self.params: Tree = {name: leaf.detach().clone() for name, leaf in self.module.named_parameters()}
-        self.buffers: Tree = {name: leaf.detach().clone() for name, leaf in self.module.named_buffers()}
+        self.params: Tree = {n: leaf.clone() for n, leaf in self.module.named_parameters() if n not in constant}
+        self.buffers: Tree = {n: leaf.detach().clone() for n, leaf in self.module.named_buffers() if n not in constant}
         self._tapped: Tensor | None = None
         self._frozen: frozenset[str] | None = None
         self._places = self._find_places()
@@ -46,15 +57,21 @@ class Net:
 
     def _find_places(self) -> list[tuple[dict[str, Any], str, str]]:
         """Every place in the module that holds a parameter or buffer; tied ones hold the same name."""
-        names = {id(leaf): name for name, leaf in self.module.named_parameters()}
-        names |= {id(leaf): name for name, leaf in self.module.named_buffers()}
+        names = {id(leaf): name for name, leaf in self.module.named_parameters() if name in self.params}
+        names |= {id(leaf): name for name, leaf in self.module.named_buffers() if name in self.buffers}
         return [
             (table, key, names[id(leaf)])
             for each in self.module.modules()
             for table in (each._parameters, each._buffers)
             for key, leaf in table.items()
-            if leaf is not None
+            if id(leaf) in names
         ]
+
+    @property
+    def constants(self) -> Tree:
+        """Frozen parameters and statistics, by name."""
+        leaves = (*self.module.named_parameters(), *self.module.named_buffers())
+        return {name: leaf.detach() for name, leaf in leaves if name not in self.params and name not in self.buffers}
 
     def apply(
         self,
@@ -65,10 +82,10 @@ class Net:
         frozen: frozenset[str] = frozenset(),
     ) -> Output:
         """Run the module on `x`. In training, buffers are updated on a copy; units named in `frozen` stay in
-        evaluation mode."""
+        evaluation mode, as frozen normalisation layers do."""
         self._set_mode(train, frozen)
         after = {name: leaf.clone() for name, leaf in buffers.items()} if train else dict(buffers)
-        held = [(table, key, table[key]) for table, key, _ in self._places]
+        before = [(table, key, table[key]) for table, key, _ in self._places]
         try:
             for table, key, name in self._places:
                 table[key] = params[name] if name in params else after[name]
@@ -76,7 +93,7 @@ class Net:
             features = self._tapped if self._tapped is not None else x
         finally:
             self._tapped = None
-            for table, key, leaf in held:
+            for table, key, leaf in before:
                 table[key] = leaf
         return Output(outputs, features, after)
 
@@ -99,7 +116,7 @@ class Net:
             for each in self._modules.values():
                 each.training = train
         if train:
-            for name in frozen:
+            for name in frozen | self.frozen_norms:
                 self._modules[name].training = False
         self._frozen = wanted
 
@@ -108,4 +125,14 @@ class Net:
         self.module.to(device)
         self.params = {name: leaf.to(device) for name, leaf in self.params.items()}
         self.buffers = {name: leaf.to(device) for name, leaf in self.buffers.items()}
-        self._places = self._find_places()
+
+
+def _find_frozen_norms(module: nn.Module) -> frozenset[str]:
+    """The normalisation layers with running statistics whose parameters are all frozen."""
+    norms = {n: each for n, each in module.named_modules() if isinstance(each, nn.modules.batchnorm._NormBase)}
+    own = {name: list(each.parameters(recurse=False)) for name, each in norms.items()}
+    return frozenset(name for name, leaves in own.items() if leaves and not any(leaf.requires_grad for leaf in leaves))
+
+
+def _buffer_names(module: nn.Module, prefix: str) -> list[str]:
+    return [name for name, _ in module.get_submodule(prefix).named_buffers(prefix)]

@@ -1,5 +1,5 @@
-"""Optimisers and rate schedules as pure functions. An optimiser's state is slots, so it can be kept,
-stacked and stored like everything else; the run owns the options, methods only call `Context.descend`."""
+"""Optimisers as pure functions. An optimiser's state is slots, so it can be kept, stacked and stored like everything
+else; the run owns the options, methods only call `Context.descend`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..core.tree import Slots, Tree
 
 @dataclass(frozen=True)
 class Optimizer(Options):
-    """The base of all optimisers: `init` makes the state of one tree, `step` moves the tree."""
+    """The base of all optimisers: `init` makes the state of one tree, `step` changes the tree."""
 
     weight_decay: float = option(0.0, min=0.0, help="L2 penalty added to the gradient")
     clip: float | None = option(None, above=0.0, help="largest gradient norm; larger ones are scaled down")
@@ -32,24 +32,23 @@ class Optimizer(Options):
         return {}
 
     def direction(self, grads: Tree, state: Slots) -> tuple[Tree, Slots]:
-        """What is subtracted, times the rate, from the parameters; and the next state."""
+        """What is subtracted, times the learning rate, from the parameters; and the next state."""
         return grads, state
 
     def step(
         self, params: Tree, grads: Tree, state: Slots, lr: float, rates: Mapping[str, Tensor] | None = None
     ) -> tuple[Tree, Slots]:
-        """One step on the leaves that `grads` names; `rates` multiplies the rate leaf by leaf."""
+        """One step on the leaves that `grads` names; `rates` multiplies the learning rate leaf by leaf."""
         if self.clip is not None:
             factor = (self.clip / (tree.norm(grads) + 1e-6)).clamp_max(1.0)
             grads = tree.scale(grads, factor)
         if self.weight_decay:
             grads = {name: torch.add(leaf, params[name], alpha=self.weight_decay) for name, leaf in grads.items()}
-        held = {key: tree.pick(each, grads) for key, each in state.items()}
-        moves, held = self.direction(grads, held)
+        direction, after = self.direction(grads, {key: tree.pick(leaves, grads) for key, leaves in state.items()})
         if rates is not None:
-            moves = {name: leaf * rates[name] if name in rates else leaf for name, leaf in moves.items()}
-        moved = {name: torch.add(params[name], leaf, alpha=-lr) for name, leaf in moves.items()}
-        return {**params, **moved}, {key: {**state[key], **each} for key, each in held.items()}
+            direction = {name: leaf * rates[name] if name in rates else leaf for name, leaf in direction.items()}
+        changed = {name: torch.add(params[name], leaf, alpha=-lr) for name, leaf in direction.items()}
+        return {**params, **changed}, {key: {**state[key], **leaves} for key, leaves in after.items()}
 
 
 optimizers: Registry[Optimizer] = Registry("optimizer", Optimizer)
@@ -60,11 +59,11 @@ optimizers: Registry[Optimizer] = Registry("optimizer", Optimizer)
 class SGD(Optimizer):
     """Stochastic gradient descent, with PyTorch's momentum: m <- mu m + g, p <- p - lr m."""
 
-    momentum: float = option(0.0, min=0.0, below=1.0, help="share of the last move that is kept")
+    momentum: float = option(0.0, min=0.0, below=1.0, help="share of the last step that is kept")
 
     @property
     def needs_gradient(self) -> bool:
-        """Without momentum and weight decay nothing else moves a coordinate."""
+        """Without momentum and weight decay nothing else changes a coordinate."""
         return not self.momentum and not self.weight_decay
 
     def init(self, params: Mapping[str, Tensor]) -> Slots:
@@ -91,7 +90,10 @@ class Adam(Optimizer):
 
     def init(self, params: Mapping[str, Tensor]) -> Slots:
         """First and second moments and, per leaf, the number of steps it has taken."""
-        counts = {name: torch.zeros((), device=leaf.device) for name, leaf in params.items()}
+        counts = {
+            name: torch.zeros((), dtype=torch.promote_types(leaf.dtype, torch.float32), device=leaf.device)
+            for name, leaf in params.items()
+        }
         state = {"first": tree.zeros_like(params), "second": tree.zeros_like(params), "count": counts}
         return state | ({"largest": tree.zeros_like(params)} if self.amsgrad else {})
 
@@ -104,8 +106,8 @@ class Adam(Optimizer):
         if self.amsgrad:
             after["largest"] = tree.map(torch.maximum, state["largest"], second)
 
-        def move(m: Tensor, v: Tensor, c: Tensor) -> Tensor:
+        def ratio(m: Tensor, v: Tensor, c: Tensor) -> Tensor:
             root = (v / (1 - self.beta2**c)).sqrt() + self.eps
             return m / (1 - self.beta1**c) / root
 
-        return tree.map(move, first, after.get("largest", second), count), after
+        return tree.map(ratio, first, after.get("largest", second), count), after

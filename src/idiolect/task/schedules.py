@@ -12,7 +12,7 @@ from ..core.registry import Registry
 
 @dataclass(frozen=True)
 class Schedule(Options):
-    """A factor on the rate that depends on the round."""
+    """A factor on the learning rate that depends on the round."""
 
     def factor(self, round: int, rounds: int) -> float:
         """The factor in `round`, counted from 0, of `rounds`."""
@@ -38,7 +38,7 @@ class Cosine(Schedule):
 @schedules.register("exponential")
 @dataclass(frozen=True)
 class Exponential(Schedule):
-    """Times `gamma` each round."""
+    """Times `gamma` every round."""
 
     gamma: float = option(0.99, above=0.0, max=1.0, help="factor per round")
 
@@ -50,9 +50,11 @@ class Exponential(Schedule):
 @schedules.register("step")
 @dataclass(frozen=True)
 class Step(Schedule):
-    """Times `gamma` at each of the given shares of the rounds."""
+    """Times `gamma` at every one of the given shares of the rounds."""
 
-    at: tuple[float, ...] = option((0.75,), min=0.0, max=1.0, help="shares of the rounds at which the rate drops")
+    at: tuple[float, ...] = option(
+        (0.75,), min=0.0, max=1.0, help="shares of the rounds at which the learning rate drops"
+    )
     gamma: float = option(0.1, above=0.0, max=1.0, help="factor per drop")
 
     def factor(self, round: int, rounds: int) -> float:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..core import tree
 from ..core.errors import ModelError
 from ..core.tree import Slots, Tree
 from .losses import Loss, class_axis, fit_loss, per_sample
@@ -39,7 +40,7 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class Unit:
-    """One module that owns parameters; weight and bias travel together."""
+    """One module that owns trained parameters or buffers; weight and bias travel together."""
 
     name: str
     params: tuple[str, ...]
@@ -71,7 +72,7 @@ class Task:
         self.module, self.example, self.classes, self.head_name = module, example, classes, head
         self.net = Net(module)
         if not self.net.params:
-            raise ModelError(f"the model {type(module).__name__} has no parameters to train")
+            raise ModelError(_why_nothing_trains(module))
         self.units = self._find_units()
         outputs = self._trace(example[0][:2])
         self.loss_fn, self.per_sample = fit_loss(loss, outputs, example[1][:2], classes)
@@ -123,6 +124,16 @@ class Task:
             raise ModelError("accuracy is defined for classification only; this task has no classes")
         return per_sample((outputs.argmax(class_axis(outputs, y)) == y).to(torch.float32))
 
+    @property
+    def parameters_trained(self) -> int:
+        """How many parameters are trained; one that is tied counts once."""
+        return tree.size(self.net.params)
+
+    @property
+    def parameters_total(self) -> int:
+        """How many parameters there are, trained or frozen."""
+        return sum(leaf.numel() for leaf in self.net.module.parameters())
+
     # -- its layers ------------------------------------------------------------------------------
 
     @cached_property
@@ -132,7 +143,7 @@ class Task:
 
     @cached_property
     def head_unit(self) -> Unit:
-        """The output layer: the last unit that is no normalisation, or the one the user named."""
+        """The output layer: the last layer that is trained and no normalisation, or the one the user named."""
         plain = [unit for unit in self.units if not unit.is_norm]
         if self.head_name is None:
             if not plain:
@@ -145,7 +156,9 @@ class Task:
             if unit.name == self.head_name:
                 return unit
         listing = ", ".join(unit.name for unit in plain)
-        raise ModelError(f"the model has no layer {self.head_name!r} to serve as head; its layers: {listing}")
+        known = self.head_name in dict(self.net.module.named_modules())
+        problem = "has no trained parameters in" if known else "has no layer"
+        raise ModelError(f"the model {problem} {self.head_name!r} to serve as head; its layers: {listing}")
 
     def require_features(self, method: str) -> None:
         """Raise a `ModelError` unless the features that enter the output layer can be seen."""
@@ -192,7 +205,10 @@ class Task:
     @cached_property
     def has_batchnorm(self) -> bool:
         """Whether a batch of one cannot be trained on."""
-        return any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in self.net.module.modules())
+        return any(
+            isinstance(each, nn.modules.batchnorm._BatchNorm) and name not in self.net.frozen_norms
+            for name, each in self.net.module.named_modules()
+        )
 
     @cached_property
     def stat_momentum(self) -> dict[str, float]:
@@ -202,7 +218,7 @@ class Task:
             for name, each in self.net.module.named_modules()
             if isinstance(each, nn.modules.batchnorm._NormBase)
             for key in ("running_mean", "running_var")
-            if each._buffers.get(key) is not None
+            if each._buffers.get(key) is not None and name not in self.net.frozen_norms
         }
 
     def frozen(self, part: frozenset[str] | None) -> frozenset[str]:
@@ -265,3 +281,10 @@ def _by_first_use(units: tuple[Unit, ...], order: list[str]) -> tuple[Unit, ...]
         last = order.index(unit.name) if unit.name in order else last
         position[unit.name] = (last, rank)
     return tuple(sorted(units, key=lambda unit: position[unit.name]))
+
+
+def _why_nothing_trains(module: nn.Module) -> str:
+    """What is wrong with a model that has no parameters to train."""
+    frozen = sum(1 for _ in module.parameters())
+    why = f": all {frozen} are frozen; call requires_grad_(True) on those that should be trained" if frozen else ""
+    return f"the model {type(module).__name__} has no parameters to train{why}"

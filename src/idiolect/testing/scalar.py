@@ -97,7 +97,8 @@ def take_batch(plan: Plan, size: int = 4, index: int = 0) -> Batch:
 
 def pad_batch(batch: Batch) -> Batch:
     """A batch with one sample more, of weight zero."""
-    return Batch(*(torch.cat([part, part[:1]]) for part in batch[:2]), torch.cat([batch.weight, torch.zeros(1)]))
+    x, y = (torch.cat([part, part[:1]]) for part in batch[:2])
+    return Batch(x, y, torch.cat([batch.weight, torch.zeros(1)]))
 
 
 def to_double(slots: Slots) -> Slots:
@@ -113,8 +114,8 @@ def make_upload(slots: Slots, samples: float = 1.0) -> Upload:
 def numeric_gradient(function: Callable[[Tree], Any], at: Mapping[str, Tensor], nudge: float = 1e-6) -> Tree:
     """The gradient of a function of a tree, coordinate by coordinate, by central differences.
 
-    >>> numeric_gradient(lambda p: (p["w"] ** 2).sum(), {"w": torch.tensor([1.0, 3.0], dtype=torch.float64)})
-    {'w': tensor([2., 6.], dtype=torch.float64)}
+    >>> numeric_gradient(lambda p: (p["w"] ** 2).sum(), {"w": torch.tensor([1.0, 3.0])}, nudge=0.25)
+    {'w': tensor([2., 6.])}
     """
 
     def of_leaf(name: str, leaf: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def test_a_layout_finds_files_and_folders_and_says_what_to_put_where(tmp_path, m
     (tmp_path / "set" / "a.csv.xz").write_bytes(b"")
     monkeypatch.setenv("IDIOLECT_DATA", str(tmp_path))
     assert layout.missing(None) == []
-    assert layout.found(None)["a.csv"].name == "a.csv.xz"
+    assert layout.paths(None)["a.csv"].name == "a.csv.xz"
     assert layout.missing(str(tmp_path)) == ["a.csv", "images/"]
     (tmp_path / "set" / "b.npz.gz").write_bytes(b"")
     assert Layout("set", ("b.npz",)).missing(None) == ["b.npz"]

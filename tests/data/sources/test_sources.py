@@ -142,7 +142,7 @@ def test_files_that_are_not_the_publishers_are_refused(folder, name):
 def test_a_compressed_file_is_compared_by_its_content(folder, monkeypatch):
     held = {
         each: hashlib.md5(read_bytes(path)).hexdigest()
-        for each, path in Mnist.layouts["idx"].found(str(folder)).items()
+        for each, path in Mnist.layouts["idx"].paths(str(folder)).items()
     }
     monkeypatch.setattr(Mnist, "checksums", held)
     assert len(Mnist(path=str(folder)).load().x) == 18

@@ -13,6 +13,7 @@ from ...core.sums import Sums
 from ...core.tree import Tree
 from ...task.losses import class_axis
 from ...task.task import Batch, Task
+from ..context import RoundContext
 from ..slots import Init, Slot, shared
 
 
@@ -47,6 +48,11 @@ def feature_size(task: Task) -> int:
 def empty(classes: int, size: int, like: Tensor) -> Tree:
     """Means over no samples, or over no clients; `like` is a tensor of the dtype and the device."""
     return {"mean": like.new_zeros(classes, size), "count": like.new_zeros(classes)}
+
+
+def no_features(ctx: RoundContext) -> Tree:
+    """The first value of a slot: means of the features of no sample."""
+    return empty(ctx.task.classes or 0, feature_size(ctx.task), next(iter(ctx.initial["params"].values())))
 
 
 def add_rows(means: Mapping[str, Tensor], values: Tensor, y: Tensor, weight: Tensor) -> Tree:

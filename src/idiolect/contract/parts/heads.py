@@ -7,14 +7,26 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ...core import tree
 from ...core.errors import ModelError
 from ...core.tree import Tree
 from ...task.task import Task
+from ..context import RoundContext
 
 
 def head_params(task: Task) -> Tree:
     """The initial values of the output layer, by their names in the model, its weight first."""
     return {name: task.net.params[name] for name in task.head_unit.params}
+
+
+def initial_head(ctx: RoundContext) -> Tree:
+    """The first value of a slot: the output layer of the initial model."""
+    return head_params(ctx.task)
+
+
+def zeros_like_head(ctx: RoundContext) -> Tree:
+    """The first value of a slot: an output layer of zeros."""
+    return tree.zeros_like(head_params(ctx.task))
 
 
 def head_outputs(task: Task, params: Mapping[str, Tensor], features: Tensor) -> Tensor:
@@ -44,8 +56,9 @@ def check_head(name: str, task: Task) -> None:
             f"{name} works with one feature vector per sample, but the output layer {task.head_unit.name} gets the "
             f"shape {tuple(out.features.shape[1:])}; use a model that flattens or pools before its output layer"
         )
-    if not torch.allclose(head_outputs(task, params, out.features), out.outputs, atol=1e-5):
+    alone = head_outputs(task, params, out.features)
+    if alone.shape != out.outputs.shape or not torch.allclose(alone, out.outputs, atol=1e-5):
         raise ModelError(
             f"{name} feeds the output layer {task.head_unit.name} by itself, but the model computes more after it; use "
-            "a model that ends with its output layer, or name that layer as the head"
+            "a model that ends with its output layer and trains it, or name that layer as the head"
         )

@@ -125,7 +125,7 @@ class Layout:
         """What is not there."""
         return [file for file in self.files if self.find(file, path) is None]
 
-    def found(self, path: str | None) -> dict[str, Path]:
+    def paths(self, path: str | None) -> dict[str, Path]:
         """Everything that is there, by name."""
         return {file: each for file in self.files if (each := self.find(file, path)) is not None}
 

@@ -182,7 +182,7 @@ class FileSource(Source):
         a `DataError` that says what to put where."""
         for kind, layout in self.layouts.items():
             if not layout.missing(self.path):
-                found = layout.found(self.path)
+                found = layout.paths(self.path)
                 for file, expected in self.checksums.items():
                     if verify and file in found:
                         check_sum(found[file], expected, content=True)

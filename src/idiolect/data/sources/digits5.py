@@ -159,7 +159,7 @@ class Digits5(ImageSource):
         taken, labels = [], []
         for domain in wanted:
             layout, read = self._readers(domain)[0]
-            found = layout.found(self.path)
+            found = layout.paths(self.path)
             for file, path in found.items():
                 if self.verify and file in self.checksums:
                     check_sum(path, self.checksums[file], content=True)

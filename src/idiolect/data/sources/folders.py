@@ -146,7 +146,7 @@ class OfficeCaltech(Sites):
         if lacking := layout.missing(self.path):
             raise DataError(f"{self.name}: {', '.join(lacking)} not found. To use it, {layout.where(self.path)}.")
         held = {}
-        for site, path in zip(self.sites, layout.found(self.path).values(), strict=True):
+        for site, path in zip(self.sites, layout.paths(self.path).values(), strict=True):
             held[site] = read_mat(path, ["fts", "labels"])
             check_rank(path, "the features", held[site]["fts"], 2)
             if held[site]["fts"].shape != (held[site]["labels"].size, 800):

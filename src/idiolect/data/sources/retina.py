@@ -61,7 +61,7 @@ class Retina(ImageSource):
         return Pool(x, y, sites[index], 2, self.name)
 
     def _compact(self) -> tuple[Images, Images, np.ndarray]:
-        (path,) = self.compact.found(self.path).values()
+        (path,) = self.compact.paths(self.path).values()
         held = read_npz(path, ["img", "offset", "vessel", "site", "sites"])
         check_offsets(path, held["img"], held["offset"])
         images = Packed(held["img"], held["offset"].astype(np.int64), str(path))

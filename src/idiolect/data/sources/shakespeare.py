@@ -118,7 +118,7 @@ class Shakespeare(FileSource):
         layout = self.layouts[self.edition]
         if layout.missing(self.path):
             raise DataError(f"{self.name}: {', '.join(layout.files)} not found. To use it, {layout.where(self.path)}.")
-        return self.edition, layout.found(self.path)
+        return self.edition, layout.paths(self.path)
 
     def load(self) -> Pool:
         """The pool of characters, with the roles as groups."""

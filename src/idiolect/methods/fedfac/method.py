@@ -27,6 +27,7 @@ from ...contract import (
     Sums,
     Tree,
     Upload,
+    nothing,
     option,
     private,
     register,
@@ -68,7 +69,10 @@ class FedFac(SplitUnits):
         "FedSplit with the shared units found by factor analysis",
         paper="wang2023fedfac",
         reveals="all rows, personal ones included",
-        caution="the factor analysis needs them; with onboarding=ensemble unseen clients receive the last participants' personal rows; with schedule=static all clients take part in a set-up round",
+        caution=(
+            "the factor analysis needs them; with onboarding=ensemble unseen clients receive the last "
+            "participants' personal rows; with schedule=static all clients take part in a set-up round"
+        ),
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {},
@@ -277,11 +281,6 @@ class FedFac(SplitUnits):
 def never_trained(ctx: RoundContext) -> Tree:
     """The last round in which a client trained: none."""
     return {"round": torch.full((), -1, dtype=torch.int64, device=ctx.training.device)}
-
-
-def nothing(ctx: RoundContext) -> Tree:
-    """No update yet."""
-    return {}
 
 
 def received(upload: Upload, slot: str, held: Tree) -> Tree:

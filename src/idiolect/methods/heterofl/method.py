@@ -17,20 +17,24 @@ from ...contract import (
     Method,
     Needs,
     OptionError,
-    Phase,
     Refuses,
     Scored,
     ServerContext,
+    Slot,
     Slots,
+    Sums,
     Task,
     Tree,
     Upload,
+    nothing,
     option,
     register,
     tree,
 )
-from ...contract.context import LossFn
+from ...contract.gradients import LossFn
 from ...contract.parts.slices import check_slices, cut, hidden_params, pad, paste, scale_stats, slice_shapes
+
+SLICE, CLASSES = "heterofl.slice", "heterofl.classes"
 
 
 @register("heterofl")
@@ -102,43 +106,24 @@ class HeteroFL(Method):
         for rate in dict.fromkeys(self.widths):
             check_slices(task, rate)
 
-    # -- server --------------------------------------------------------------------------------------
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The model goes down in slices; up come a slice and the classes that the client has."""
+        weigh = "run" if self.weighted else "uniform"
+        classes = {CLASSES: Slot("round", nothing, up="sum", weigh=weigh)} if self.mask else {}
+        model = Slot("server", down=True, holds="model")
+        return {"params": model, SLICE: Slot("round", nothing, up="sum", weigh=weigh), **classes}
 
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """To each client its slice; the whole model to all, where that predicts."""
-        sent = super().download(ctx, server, ids).shared
-        if self.evaluate == "global":
-            return Download(sent)
-        return Download({}, {i: self.sliced(ctx.task, self.variant(i), sent) for i in ids})
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """Each coordinate's mean over those who hold it; a class's row over those who have the class."""
-        before = {**server["params"], **server["buffers"]}
-        head = frozenset(ctx.task.head_unit.params)
-        trees, masks = [], []
-        for upload in uploads.values():
-            held = upload.slots.get("heterofl.classes", {}).get("held")
-            padded = {n: pad(leaf, before[n]) for n, leaf in upload.slots["heterofl.slice"].items()}
-            trees.append({n: leaf for n, (leaf, _) in padded.items()})
-            masks.append({n: by_class(m, held) if n in head else m for n, (_, m) in padded.items()})
-        weights = ctx.weights(uploads) if self.weighted else [1.0] * len(uploads)
-        after = tree.mean(trees, weights, masks, before)
-        return {**server, **{slot: tree.pick(after, server[slot]) for slot in ("params", "buffers")}}
+    def cut_model(self, task: Task, rate: float, slots: Slots) -> Slots:
+        """Slots of the model, cut to a width; what is cut already stays."""
+        shapes = slice_shapes(task, rate)
+        return {slot: {n: cut(leaf, shapes[n]) for n, leaf in slots[slot].items()} for slot in ("params", "buffers")}
 
     # -- client --------------------------------------------------------------------------------------
 
-    def sliced(self, task: Task, rate: float, slots: Slots) -> Slots:
-        """Slots of the model, cut to a width."""
-        shapes = slice_shapes(task, rate)
-        return {slot: {n: cut(leaf, shapes[n]) for n, leaf in leaves.items()} for slot, leaves in slots.items()}
-
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """What stays private, cut to the client's width."""
-        return self.sliced(ctx.task, ctx.variant, super().client_init(ctx))
-
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The client's slice."""
-        return self.assemble(ctx, client, self.sliced(ctx.task, ctx.variant, download))
+        return {**work, **self.cut_model(ctx.task, ctx.variant, work)}
 
     def loss(self, ctx: ClientContext, buffers: Tree, batch: Batch, rate: float) -> LossFn:
         """The masked loss of a model whose hidden layers are scaled by 1 / rate."""
@@ -150,59 +135,75 @@ class HeteroFL(Method):
             stats = scale_stats(ctx.task, buffers, 1 / rate)
             out = ctx.task.net.apply(params, stats, batch.x, True, frozen)
             out = out._replace(buffers=scale_stats(ctx.task, out.buffers, rate))
-            return Scored(ctx.task.score(self.masked(ctx, out.outputs), batch), *out)
+            return Scored(ctx.task.score(self.mask_outputs(ctx, out.outputs), batch), *out)
 
         return value
 
-    def masked(self, ctx: ClientContext, outputs: Tensor) -> Tensor:
+    def mask_outputs(self, ctx: ClientContext, outputs: Tensor) -> Tensor:
         """Outputs with zeros for classes that the client has no samples of."""
-        axis = class_axis_of(outputs, len(ctx.counts))
+        axis = class_axis_of(outputs, len(ctx.class_counts))
         if not self.mask or axis is None:
             return outputs
-        known = (ctx.counts > 0) | (ctx.counts.sum() == 0)
+        known = (ctx.class_counts > 0) | (ctx.class_counts.sum() == 0)
         return outputs * known.to(outputs.dtype).reshape(-1, *[1] * (outputs.ndim - 1 - axis))
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step on the masked loss of the scaled slice."""
         loss = self.loss(ctx, work["buffers"], batch, ctx.variant if self.scaler else 1.0)
-        return ctx.descend(work, "params", ctx.grad(work, "params", batch, loss), batch)
+        return ctx.optimize(work, "params", ctx.grad(work, "params", batch, loss), batch)
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Send the slice and which classes the client has."""
-        client, upload = super().end(ctx, client, work)
-        if not upload.slots:
-            return client, upload
-        sent: Slots = {"heterofl.slice": {**upload.slots["params"], **upload.slots["buffers"]}}
-        if self.mask:
-            sent["heterofl.classes"] = {"held": ctx.counts > 0}
-        return client, Upload({**sent, **({"weight": upload.slots["weight"]} if self.weighted else {})})
+        trained = tree.drop({**work["params"], **work["buffers"]}, ctx.private_names)
+        if not trained:
+            return {slot: leaves for slot, leaves in work.items() if slot not in (SLICE, CLASSES)}
+        return {**work, SLICE: trained, **({CLASSES: {"held": ctx.class_counts > 0}} if self.mask else {})}
+
+    # -- server --------------------------------------------------------------------------------------
+
+    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
+        """To each client its slice; the whole model to all, where that predicts."""
+        sent = super().download(ctx, server, ids).shared
+        if self.evaluate == "global":
+            return Download(sent)
+        return Download({}, {i: self.cut_model(ctx.task, self.variant(i), sent) for i in ids})
+
+    def summand(self, ctx: ServerContext, server: Slots, upload: Upload) -> Upload:
+        """A slice in the shape of the whole model, with a mask; of the output rows only those of classes it has."""
+        whole, head = {**server["params"], **server["buffers"]}, frozenset(ctx.task.head_unit.params)
+        held = upload.slots.get(CLASSES, {}).get("held")
+        padded = {n: pad(leaf, whole[n]) for n, leaf in upload.slots[SLICE].items()}
+        masks = {n: by_class(mask, held) if n in head else mask for n, (_, mask) in padded.items()}
+        return Upload({**upload.slots, SLICE: {n: leaf for n, (leaf, _) in padded.items()}}, {SLICE: masks})
+
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """Each coordinate's mean over those who hold it; a class's row over those who have the class."""
+        after = sums[SLICE].mean({**server["params"], **server["buffers"]})
+        return {**server, **{slot: tree.pick(after, server[slot]) for slot in ("params", "buffers")}}
 
     # -- prediction ----------------------------------------------------------------------------------
 
-    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The client's slice of the newest model, or all of it with what the client keeps private over it."""
-        if self.evaluate == "own":
-            return self.begin(ctx, client, download)
-        whole = {**ctx.initial["params"], **ctx.initial["buffers"], **download["params"], **download["buffers"]}
-        own = {n: paste(leaf, whole[n]) for n, leaf in client.get("private", {}).items()}
-        return {slot: {n: own.get(n, whole[n]) for n in leaves} for slot, leaves in ctx.initial.items()}
+        if self.evaluate == "own" or ctx.just_trained:
+            return self.cut_model(ctx.task, ctx.variant, work)
+        return {
+            slot: {n: paste(work[slot][n], leaf) for n, leaf in leaves.items()} for slot, leaves in ctx.initial.items()
+        }
 
-    def predict(self, ctx: ClientContext, view: Slots, x: Tensor) -> Tensor:
+    def predict(self, ctx: ClientContext, model: Slots, x: Tensor) -> Tensor:
         """The outputs, zeros for absent classes."""
-        return self.masked(ctx, super().predict(ctx, view, x))
+        return self.mask_outputs(ctx, super().predict(ctx, model, x))
 
-    def adapt(self, ctx: ClientContext) -> Sequence[Phase]:
-        """Statistics are computed where there are any."""
-        return super().adapt(ctx) if ctx.task.stat_momentum else ()
-
-    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
+    def adapt_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
         """A step on the masked loss of the model that predicts, which is not scaled."""
-        if ctx.phase.name == "stats":
-            return super().tune(ctx, view, batch)
-        grad = ctx.grad(view, "params", batch, self.loss(ctx, view["buffers"], batch, 1.0))
-        return ctx.move(view, "params", grad, ctx.rate)
+        return ctx.apply(
+            model, "params", ctx.grad(model, "params", batch, self.loss(ctx, model["buffers"], batch, 1.0))
+        )
 
-    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
+    def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The client's width."""
         return {"width": torch.tensor(float(ctx.variant))}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,22 +19,30 @@ from ...contract import (
     ClientContext,
     Grad,
     Method,
+    Needs,
     OptionError,
     Phase,
     Refuses,
+    RoundContext,
     Scored,
     ServerContext,
+    Slot,
     Slots,
+    Sums,
     Task,
     Tree,
     Upload,
     buffers_of,
+    mask_of,
     option,
+    private,
     register,
+    scratch,
+    shared,
     tree,
 )
-from ...contract.context import LossFn
-from ...contract.method import overrides
+from ...contract.gradients import LossFn
+from ...contract.statistics import running_statistics
 from . import tally as tally
 from .blocks import Blocks, Split
 from .gate import Gate, gate_input, smallest_pool
@@ -43,7 +51,7 @@ from .structured import Rows
 GATE = "pfedgate.gate"
 TALLY = "pfedgate.tally"
 SENT = "pfedgate.sent"
-Move = Callable[[Slots, str, Grad, float | None], Slots]
+Optimize = Callable[[Slots, str, Grad, float | None], Slots]
 DECIMALS = 5
 """Scores that agree to so many decimals are equal, so that round-off chooses no blocks."""
 
@@ -82,7 +90,6 @@ class PFedGate(Method):
         stays="the gating network",
         caution="which blocks are active reflects the client's inputs",
     )
-    refuses = Refuses(other_networks="its gate is made for the layers of one network")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"s": 0.5, "blocks": 5},
         "ref": {"shared_path": True, "equal_chunks": True, "st_kept_only": True, "denominator": "all"},
@@ -146,22 +153,28 @@ class PFedGate(Method):
         return self.s if isinstance(self.s, tuple) else (self.s,)
 
     @property
-    def min_batch(self) -> int:  # type: ignore[override]
-        """The gate's batch norm needs two samples."""
-        return 1 if self.fixed else 2
+    def needs(self) -> Needs:  # type: ignore[override]
+        """The gate's batch norm needs two samples; predictions may depend on the batches in which gates are taken."""
+        by_batch = self.gate == "batch" and not self.fixed
+        return Needs(min_batch=1 if self.fixed else 2, eval_batch=128 if by_batch else None)
 
     @property
-    def eval_batch(self) -> int | None:  # type: ignore[override]
-        """The batches in which gates are taken, where predictions depend on them."""
-        return 128 if self.gate == "batch" and not self.fixed else None
-
-    @property
-    def loop_only(self) -> str:  # type: ignore[override]
+    def refuses(self) -> Refuses:  # type: ignore[override]
         """The exact solver looks at numbers."""
-        return "solver=exact searches outside of torch" if self.solver == "exact" and self.split == "blocks" else ""
+        exact = self.solver == "exact" and self.split == "blocks"
+        stacking = "solver=exact searches outside of torch" if exact else ""
+        return Refuses(other_networks="its gate is made for the layers of one network", stacking=stacking)
 
     @property
-    def slots(self) -> tuple[str, ...]:
+    def slots(self) -> Mapping[str, Slot]:
+        """The shared model, of which a client sends what was active; the gate and its tally stay."""
+        missing: Any = {"uploaders": "keep", "all": "before"}[self.denominator]
+        gate = {} if self.fixed else {GATE: private(gate_params), buffers_of(GATE): private(gate_buffers)}
+        model = shared(holds="model", missing=missing)
+        return {"params": model, **gate, TALLY: private(self.first_tally), SENT: scratch(self.no_marks)}
+
+    @property
+    def trained_slots(self) -> tuple[str, ...]:
         """What a client trains."""
         return ("params",) if self.fixed else ("params", GATE)
 
@@ -247,29 +260,34 @@ class PFedGate(Method):
 
     # -- client --------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """The gate, and a tally of gates that stand where their sigmoids start."""
-        gate = {} if self.fixed else {GATE: ctx.nets["gate"].params, buffers_of(GATE): ctx.nets["gate"].buffers}
+    def first_tally(self, ctx: ClientContext) -> Tree:
+        """A tally of gates that stand where their sigmoids start."""
         first = (1.0, 1.0) if self.fixed else (1 / (1 + math.exp(-self.gate_bias)), 0.5)
-        count = self.cut(ctx.task, ctx.variant).count
-        return {**super().client_init(ctx), **gate, TALLY: tally.start(count, *first, _device(ctx.task))}
+        return tally.start(self.cut(ctx.task, ctx.variant).count, *first, _device(ctx.task))
 
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The shared model and the private gate; so far nothing is to be sent."""
-        work = super().begin(ctx, client, download)
+    def no_marks(self, ctx: ClientContext) -> Tree:
+        """So far nothing is to be sent."""
         split = self.cut(ctx.task, ctx.variant)
-        nothing = split.marks(torch.zeros(split.count, dtype=torch.bool, device=_device(ctx.task)))
-        return {**work, **_gate_of(client), TALLY: tally.restarted(client[TALLY]), SENT: tree.zeros_like(nothing)}
+        marks = split.marks(torch.zeros(split.count, dtype=torch.bool, device=_device(ctx.task)))
+        return tree.zeros_like(marks)
+
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The tally begins anew."""
+        return {**work, TALLY: tally.restarted(work[TALLY])}
 
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """Model and gate together."""
-        return (Phase(slots=self.slots),)
+        return (Phase(self.step, slots=self.trained_slots),)
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """One backward pass, one step of the model and one of the gate (Algorithm 1, lines 4 to 7)."""
-        return self.train(ctx, work, batch, self.slots, lambda w, slot, g, lr: ctx.descend(w, slot, g, batch, lr))
 
-    def train(self, ctx: ClientContext, work: Slots, batch: Batch, trained: Sequence[str], move: Move) -> Slots:
+        def optimize(work: Slots, slot: str, grad: Grad, lr: float | None) -> Slots:
+            return ctx.optimize(work, slot, grad, batch, lr)
+
+        return self.train(ctx, work, batch, self.trained_slots, optimize)
+
+    def train(self, ctx: ClientContext, work: Slots, batch: Batch, trained: Sequence[str], optimize: Optimize) -> Slots:
         """Move the trained slots, of the model the active coordinates only; note gates and coordinates."""
         split = self.cut(ctx.task, ctx.variant)
         grad = ctx.grad(work, trained, batch, loss=self.loss(ctx, split, work, batch, trained))
@@ -277,11 +295,11 @@ class PFedGate(Method):
         for slot in trained:
             buffers = _unpack(GATE, found) if slot == GATE else tree.pick(found, work["buffers"])
             own = Grad({slot: _clipped(grad.slots[slot], self.clip)}, grad.scored._replace(buffers=buffers))
-            after = move(after, slot, own, self.gate_lr if slot == GATE else None)
+            after = optimize(after, slot, own, self.gate_lr if slot == GATE else None)
         gates = _unpack(TALLY, found)
         active = gates.pop("active")
         marks = split.marks(active)
-        if not ctx.optimizer.needs_gradient or overrides(ctx.method, "update"):  # else zero gradients keep them still
+        if not ctx.training.optimizer.needs_gradient or ctx.method.watches_steps:  # else zero gradients keep them still
             after = {**after, **tally.only_active(work, after, split.masks(marks))}
         if TALLY in work:
             after[TALLY] = tally.added(work[TALLY], gates, active, split.share(active), batch.weight.sum())
@@ -289,14 +307,13 @@ class PFedGate(Method):
             after[SENT] = tree.map(torch.logical_or, work[SENT], marks)
         return after
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep the gate; of the model send what was active in some batch."""
-        client, upload = super().end(ctx, client, work)
         sent = self.cut(ctx.task, ctx.variant).masks(work[SENT])
-        own = {**_gate_of(work), TALLY: {**work[TALLY], "sent": tally.share(sent)}}
-        return {**client, **own}, replace(upload, masks={"params": tree.drop(sent, self.kept(ctx))})
+        counted = {**work[TALLY], "sent": tally.share(sent)}
+        return {**work, TALLY: counted, mask_of("params"): tree.drop(sent, ctx.private_names)}
 
-    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
+    def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The share of the model that was active, on average, and that was sent; and each layer's mean gate."""
         known = client[TALLY]
         gates, groups = known["scale"] * known["kept"], self.cut(ctx.task, ctx.variant).groups
@@ -305,68 +322,67 @@ class PFedGate(Method):
 
     # -- prediction ----------------------------------------------------------------------------------
 
-    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The shared model and the private gate."""
-        return {**super().view(ctx, client, download), **_gate_of(client), **self.mean_gates(client)}
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The shared model and the private gate; the tally, where predictions are made with mean gates."""
+        own = (GATE, buffers_of(GATE), *((TALLY,) if self.gate == "client" else ()))
+        return {**super().personal_model(ctx, work), **{slot: work[slot] for slot in own if slot in work}}
 
-    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
-        """The model as trained, and the gate."""
-        return {**super().after_local(ctx, client, work), **_gate_of(work), **self.mean_gates(work)}
-
-    def mean_gates(self, slots: Slots) -> Slots:
-        """The tally, where predictions are made with mean gates."""
-        return {TALLY: slots[TALLY]} if self.gate == "client" else {}
-
-    def sparse(self, ctx: ClientContext, view: Slots, x: Tensor) -> tuple[Split, Tree, Tree, Tensor]:
+    def sparse(self, ctx: ClientContext, model: Slots, x: Tensor) -> tuple[Split, Tree, Tree, Tensor]:
         """The model that predicts for a batch, and which gates are open in it."""
         split = self.cut(ctx.task, ctx.variant)
         if self.gate == "client":
-            gates = view[TALLY]
+            gates = model[TALLY]
         else:
-            gates, _ = self.gates(ctx, split, view, x, torch.ones(len(x), device=x.device))
+            gates, _ = self.gates(ctx, split, model, x, torch.ones(len(x), device=x.device))
         scale, active = self.choose(split, gates, ctx.variant)
-        return split, *split.thin(view["params"], view["buffers"], scale, active), active
+        return split, *split.thin(model["params"], model["buffers"], scale, active), active
 
-    def predict(self, ctx: ClientContext, view: Slots, x: Tensor) -> Tensor:
+    def predict(self, ctx: ClientContext, model: Slots, x: Tensor) -> Tensor:
         """One sparse model for the batch, for the client, or for each sample."""
         if self.gate == "sample" and len(x) > 1:
-            return torch.cat([self.predict(ctx, view, x[at : at + 1]) for at in range(len(x))])
-        _, params, buffers, _ = self.sparse(ctx, view, x)
+            return torch.cat([self.predict(ctx, model, x[at : at + 1]) for at in range(len(x))])
+        _, params, buffers, _ = self.sparse(ctx, model, x)
         return ctx.task.forward(params, buffers, x).outputs
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its gate only (Appendix I.1)."""
-        return super().onboard(ctx) if self.fixed else (Phase("onboard", slots=(GATE,)),)
+        slots = self.trained_slots if self.fixed else (GATE,)
+        return (Phase(self.adapt_step, "onboard", slots=slots),)
 
-    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
-        """A step on the slots of the phase, the others frozen; or the statistics of the sparse model."""
-        if ctx.phase.name == "stats":
-            split, params, buffers, active = self.sparse(ctx, view, batch.x)
-            stats = running_stats(ctx, {"params": params, "buffers": buffers}, batch)
-            return {**view, "buffers": split.restore(stats, view["buffers"], active)}
-        rate, slots = ctx.rate, ctx.phase.slots
-        return self.train(
-            ctx, view, batch, slots, lambda w, slot, g, lr: ctx.move(w, slot, g, rate if lr is None else lr)
-        )
+    def adapt_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
+        """A step on the slots of the phase, the others frozen."""
+        return self.train(ctx, model, batch, ctx.phase.slots, ctx.apply)
+
+    def recompute_statistics(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
+        """The statistics of the sparse model."""
+        split, params, buffers, active = self.sparse(ctx, model, batch.x)
+        after = running_statistics(ctx, params, buffers, batch)
+        return {**model, "buffers": split.restore(after, model["buffers"], active)}
 
     # -- server --------------------------------------------------------------------------------------
 
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
         """Each coordinate's mean over those who sent it; all started from one model, so this is the mean update."""
-        slots = ("params", "buffers")
-        after = {slot: self.average(ctx, server[slot], uploads, slot, self.denominator) for slot in slots}
-        if self.server_step != 1:
-            after["params"] = tree.mix(after["params"], server["params"], self.server_step)
-        return {**server, **after}
+        after = super().aggregate(ctx, server, sums, each)
+        if self.server_step == 1:
+            return after
+        return {**after, "params": tree.mix(after["params"], server["params"], self.server_step)}
+
+
+def gate_params(ctx: RoundContext) -> Tree:
+    """The gating network's initial parameters."""
+    return ctx.nets["gate"].params
+
+
+def gate_buffers(ctx: RoundContext) -> Tree:
+    """The gating network's initial buffers."""
+    return ctx.nets["gate"].buffers
 
 
 def _device(task: Task) -> torch.device:
     return next(iter(task.net.params.values())).device
-
-
-def _gate_of(slots: Slots) -> Slots:
-    """The gate's slots; none where gates are fixed."""
-    return {slot: slots[slot] for slot in (GATE, buffers_of(GATE)) if slot in slots}
 
 
 def _pack(prefix: str, leaves: Tree) -> Tree:

@@ -1,0 +1,85 @@
+"""A client: index sets into data which are kept once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import DataError, InputError
+from . import arrays
+from .partitions.shift import Shift
+from .splits import SPLITS, Shares, cut
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Client:
+    """One client: index sets into `x` and `y`, which all clients may share.
+
+    >>> client = Client("a", torch.eye(3), torch.tensor([0, 1, 0]), *map(torch.tensor, ([0, 2], [1], [])))
+    >>> client.split("val")
+    (tensor([[0., 1., 0.]]), tensor([1]))
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    train: Tensor
+    val: Tensor
+    test: Tensor
+    shift: Shift | None = None
+
+    def __repr__(self) -> str:
+        shift = f", {self.shift}" if self.shift else ""
+        return f"Client({self.name!r}, train={len(self.train)}, val={len(self.val)}, test={len(self.test)}{shift})"
+
+    def __len__(self) -> int:
+        """The number of training samples."""
+        return len(self.train)
+
+    @property
+    def indices(self) -> Tensor:
+        """All samples of the client, in the order of the data."""
+        return torch.cat([self.train, self.val, self.test]).sort().values
+
+    def split(self, which: str) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the training, validation or test samples."""
+        if which not in SPLITS:
+            raise InputError(f"there is no split {which!r}; choose {', '.join(SPLITS)}")
+        return self.take(getattr(self, which).long())
+
+    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets at some positions of `x` and `y`, as this client sees them."""
+        x = self.x.index_select(0, positions)  # several times faster than x[positions]
+        return (self.shift(x, positions) if self.shift else x), self.y.index_select(0, positions)
+
+
+def build_client(name: str, data: Any, shares: Shares, rng: np.random.Generator, classes: int | None) -> Client:
+    """A client with its own tensors: the splits it gives one after another, the others cut from its training data."""
+    owner = f"client {name!r}"
+    given = dict(data) if isinstance(data, Mapping) else {"train": data}
+    if "train" not in given or set(given) - set(SPLITS):
+        raise DataError(
+            f"{owner} has the keys {', '.join(map(str, given)) or 'none'}; give train and, if you like, val and test"
+        )
+    parts = {which: arrays.pair(given[which], f"{owner}, {which}", classes) for which in SPLITS if which in given}
+    if not sum(len(x) for x, _ in parts.values()):
+        raise DataError(f"{owner} is empty; leave it out or give it samples")
+    if len({(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in parts.values()}) > 1:
+        raise DataError(f"{owner}: its splits differ in the shape or type of their samples; bring them to one")
+    wanted = [
+        share if which == "train" or which not in given else 0.0 for which, share in zip(SPLITS, shares, strict=True)
+    ]
+    first, second, third = (share / sum(wanted) for share in wanted)
+    start = len(parts["train"][0])
+    cuts = cut(start, (first, second, third), rng)
+    for which in list(parts)[1:]:
+        cuts[which] = np.arange(start, start + len(parts[which][0]))
+        start += len(cuts[which])
+    x, y = (torch.cat([pair[place] for pair in parts.values()]) for place in (0, 1))
+    train, val, test = (torch.from_numpy(cuts[which]) for which in SPLITS)
+    return Client(name, x, y, train, val, test)

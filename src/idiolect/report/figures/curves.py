@@ -1,0 +1,153 @@
+"""The leaderboard and the course of the runs as pictures: differences, wins, curves over rounds, bytes and seconds."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...analysis import win_tie_loss
+from ...core.tables import label
+from ..scores import AXES, axis_positions, common_target, paired_scores
+from ..study import Study
+from .picture import (
+    HEIGHT,
+    QUIET,
+    WIDTH,
+    Picture,
+    add_legend,
+    colour,
+    draw_heatmap,
+    label_columns,
+    label_rounds,
+    legend_height,
+    line_style,
+    make_picture,
+    shorten,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MANY_METHODS = 10
+"""From more methods than this on, pictures of all of them are larger, and their bands fainter."""
+
+
+def curve_pictures(study: Study, share: float) -> list[Picture]:
+    """Curves over rounds, bytes and seconds."""
+    several = "; the band spans the seeds" if len(study.seeds) > 1 else ""
+    target = common_target(study, share)
+
+    def curve(what: str) -> Picture:
+        def paint(figure: Figure) -> None:
+            axes = figure.subplots()
+            for place, method in enumerate(study.methods):
+                _curve(axes, study, method, place, what)
+            if not math.isnan(target):
+                axes.axhline(study.scale * target, color=QUIET, linewidth=0.8, dashes=(2, 3))
+            axes.set_ylabel(f"test {label(study.metric)}")
+            if what == "rounds":
+                label_rounds(axes)
+            else:
+                axes.set_xlabel(AXES[what])
+            add_legend(figure, axes)
+
+        many = len(study.methods) > MANY_METHODS
+        height = HEIGHT + many + legend_height(study.methods)
+        return make_picture(
+            f"curve-{what}",
+            f"Test {study.metric} over {what}",
+            f"Sample-weighted mean over all clients after each evaluated round, averaged over seeds{several}. The"
+            f" dotted line is {100 * share:g} % of the best score of any method.",
+            paint,
+            (WIDTH, height),
+        )
+
+    return [curve(what) for what in AXES]
+
+
+def _curve(axes: Axes, study: Study, method: str, place: int, what: str) -> None:
+    runs = list(study.runs[method].values())
+    length = min(len(run.curve.rounds) for run in runs)
+    values = study.scale * np.array([run.curve.values[:length] for run in runs])
+    at = np.mean([axis_positions(run, what)[:length] for run in runs], axis=0)
+    if len(runs) > 1:
+        faint = 0.06 if len(study.methods) > MANY_METHODS else 0.15
+        axes.fill_between(at, values.min(0), values.max(0), color=colour(place), alpha=faint, linewidth=0)
+    marker = "o" if length == 1 else ""
+    axes.plot(at, values.mean(0), marker=marker, **line_style(place, method))
+
+
+def difference_picture(study: Study) -> Picture:
+    """Paired differences to the baseline with their intervals."""
+    others = [each for each in study.comparison.rows if each.versus is not None]
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.axvline(0, color=QUIET, linewidth=1)
+        for row, each in enumerate(others):
+            place = study.methods.index(each.method)
+            versus = each.versus
+            assert versus is not None
+            middle, scale = study.scale * versus.difference, study.scale
+            if not math.isnan(versus.low):
+                axes.plot([scale * versus.low, scale * versus.high], [row, row], color=colour(place))
+            gains = _seed_gains(study, each.method)
+            axes.plot([scale * gain for gain in gains], [row] * len(gains), "|", color=colour(place), markersize=7)
+            axes.plot([middle], [row], "o", color=colour(place), markersize=5)
+        axes.set_yticks(range(len(others)), [shorten(each.method) for each in others])
+        axes.set_ylim(len(others) - 0.5, -0.5)
+        # An interval from two seeds can be so wide that nothing else would be seen; it is then cut at the edge.
+        points = [study.scale * gain for each in others for gain in _seed_gains(study, each.method)] + [0.0]
+        room = max(1.5 * (max(points) - min(points)), 1e-9)
+        low, high = axes.get_xlim()
+        axes.set_xlim(max(low, min(points) - room), min(high, max(points) + room))
+        unit = " (points)" if study.metric == "accuracy" else ""
+        axes.set_xlabel(f"difference to {study.baseline} in test {study.metric}{unit}")
+
+    bar = " with its 95 % Student interval, cut at the edge where it is wide" if len(study.seeds) > 1 else ""
+    return make_picture(
+        "differences",
+        f"Differences to {study.baseline}",
+        f"Test {study.metric} at the selected round minus that of {study.baseline}: the mean over seeds{bar}; the ticks"
+        " are the seeds.",
+        paint,
+        (WIDTH, 1.1 + 0.27 * len(others)),
+    )
+
+
+def _seed_gains(study: Study, method: str) -> list[float]:
+    pairs = zip(study.comparison[method].scores, study.comparison[study.baseline].scores, strict=True)
+    return [a - b for a, b in pairs]
+
+
+def wins_picture(study: Study) -> Picture:
+    """Which share of the clients each method wins against each other one."""
+    shares = [[_won(study, row, column) for column in study.methods] for row in study.methods]
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        names = [shorten(each) for each in study.methods]
+        written = (lambda share: f"{share:.0f}") if size <= 2.5 * MANY_METHODS else None
+        draw_heatmap(axes, shares, "clients won (%)", names, names, 0, 100, "RdBu", written)
+        label_columns(axes, names)
+        axes.set_xlabel("... against")
+
+    size = len(study.methods)
+    return make_picture(
+        "wins",
+        "Win and loss, method against method",
+        "Share of clients, over all seeds, on whose test data the method of the row beats that of the column at the"
+        " selected round; a tie counts half.",
+        paint,
+        (WIDTH if size <= 1.5 * MANY_METHODS else 2 * WIDTH, 2.4 + min(0.27 * size, 8)),
+    )
+
+
+def _won(study: Study, row: str, column: str) -> float:
+    if row == column:
+        return math.nan
+    record = win_tie_loss(*paired_scores(study, row, column), study.higher)
+    return 100 * (record.wins + record.ties / 2) / max(1, sum(record))

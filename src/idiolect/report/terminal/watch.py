@@ -1,0 +1,276 @@
+"""Curves of a run or a comparison in the terminal, while it goes on: read from its stores without ever writing to them,
+and drawn as text."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ...comparison.folder import SPEC, read_spec, slug
+from ...core.errors import InputError, RunFolderError
+from ...core.expressions import split
+from ...core.tables import Formatter, formatter, label
+from ...runs.progress import clock
+from ...runs.settings import Config, read_config
+
+Curve = Mapping[int, float]
+"""A value by round, counted from 1."""
+HEIGHT, WIDEST = 8, 100
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_NEW = """SELECT round, point, split, metric, SUM(value * samples) / SUM(samples) FROM metrics
+    WHERE rowid > ? AND rowid <= ? AND cohort = 'seen' AND split IN ('train', 'val') AND value IS NOT NULL
+    GROUP BY round, point, split, metric"""
+
+
+@dataclass
+class Watched:
+    """One run, as far as it has come when it was last looked at."""
+
+    method: str
+    folder: Path
+    rounds: int
+    metrics: str | None = None
+    done: int = 0
+    seconds: float = 0.0
+    _seen: int = 0
+    _curves: dict[tuple[str, str, str], dict[int, float]] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Read what has been added since the last look; a run that has not begun has nothing."""
+        path = self.folder / "state.sqlite"
+        if not path.is_file():
+            return
+        # Without a log there is no writer, and an immutable file is read without leaving anything beside it.
+        mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
+        try:
+            with closing(sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=2.0)) as db:
+                db.execute("BEGIN")
+                facts = dict(db.execute("SELECT key, value FROM facts WHERE key IN ('next_round', 'seconds')"))
+                newest = db.execute("SELECT MAX(rowid) FROM metrics").fetchone()[0] or 0
+                rows = db.execute(_NEW, (self._seen, newest)).fetchall()
+        except sqlite3.Error as error:
+            if self._seen == 0 and "locked" not in str(error) and "busy" not in str(error):
+                raise RunFolderError(f"the store {path} cannot be read: {error}") from error
+            return  # the writer was in the way: the next look sees it
+        self.done = max(0, json.loads(facts.get("next_round", "0")))
+        self.seconds = json.loads(facts.get("seconds", "0"))
+        self._seen = newest
+        for round, *where, value in rows:
+            self._curves.setdefault((where[0], where[1], where[2]), {})[round + 1] = value
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rounds are done."""
+        return self.done >= self.rounds
+
+    def metric(self, wanted: str | None = None) -> str:
+        """The metric that is shown: the wanted one, else the headline, else whatever there is."""
+        known = list(dict.fromkeys(metric for _, part, metric in self._curves if part == "val"))
+        named = split(self.metrics)[0] if self.metrics else None
+        if wanted is not None and known and wanted not in known:
+            raise InputError(f"there is no metric {wanted!r} in {self.folder}; choose one of {', '.join(known)}")
+        return wanted or next((each for each in known if each in (named, "accuracy", "mse")), (known or ["loss"])[-1])
+
+    def score(self, metric: str) -> Curve:
+        """The sample-weighted validation score by round, after adaptation where the method adapts."""
+        return self._curves.get(("adapted", "val", metric)) or self._curves.get(("view", "val", metric), {})
+
+    @property
+    def loss(self) -> Curve:
+        """The sample-weighted training loss of the participants by round."""
+        return self._curves.get(("train", "train", "loss"), {})
+
+    @property
+    def left(self) -> float:
+        """The seconds that the remaining rounds will take at the pace so far."""
+        return self.seconds / self.done * (self.rounds - self.done) if self.done else math.nan
+
+
+def find(folder: Path) -> list[Watched]:
+    """The run in a folder, or all runs of a comparison, whether they have begun or not."""
+    if (folder / SPEC).is_file():
+        spec = read_spec(folder / SPEC)
+        common = _rounds(spec, folder), spec.get("metrics")
+        return [
+            Watched(method, folder / slug(method) / f"seed-{seed}", *common)
+            for method in spec["methods"]
+            for seed in spec["seeds"]
+        ]
+    if not (folder / "config.yaml").is_file():
+        inside = sorted(path.parent for path in folder.rglob("*.yaml") if path.name in (SPEC, "config.yaml"))
+        way = f"watch one of those inside: {inside[0]}" if inside else f"start one with: idiolect run --out {folder}"
+        raise RunFolderError(f"{folder} holds no run and no comparison; {way}")
+    config = read_config(folder / "config.yaml")
+    return [Watched(str(config.get("method", Config.method)), folder, _rounds(config, folder), config.get("metrics"))]
+
+
+def _rounds(settings: Mapping[str, Any], folder: Path) -> int:
+    rounds = settings.get("rounds", Config.rounds)
+    if not isinstance(rounds, int):
+        raise RunFolderError(f"{folder} is damaged: rounds={rounds!r} is no whole number; repair its settings")
+    return rounds
+
+
+def follow(folder: Path, console: Console, every: float = 2.0, once: bool = False, metric: str | None = None) -> None:
+    """Draw the curves again and again until all runs are done or Ctrl-C; just once where there is no terminal."""
+    runs = find(folder)
+    if once or not console.is_terminal:
+        console.print(frame(runs, metric))
+        return
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        try:
+            while True:
+                live.update(frame(runs, metric), refresh=True)
+                if all(each.complete for each in runs):
+                    return
+                time.sleep(every)
+                runs = runs if len(runs) == 1 else _find_new(folder, runs)
+        except KeyboardInterrupt:
+            return
+
+
+def _find_new(folder: Path, runs: Sequence[Watched]) -> list[Watched]:
+    """The runs of a comparison, to which methods and seeds may have been added."""
+    known = {each.folder: each for each in runs}
+    return [known.get(each.folder, each) for each in find(folder)]
+
+
+def frame(runs: Sequence[Watched], metric: str | None = None) -> RenderableType:
+    """What is seen now: two charts for one run, a line per method for a comparison."""
+    for each in runs:
+        each.look()
+    return _Run(runs[0], metric) if len(runs) == 1 else _Comparison(runs, metric)
+
+
+# -- drawing ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run: where it stands, its validation score and its training loss."""
+
+    run: Watched
+    metric: str | None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        run, metric = self.run, self.run.metric(self.metric)
+        state = "done" if run.complete else f"{clock(run.left)} left" if run.done else "not begun"
+        yield Text(f"{run.method}  round {run.done}/{run.rounds}  {clock(run.seconds)}  {state}", style="bold")
+        height = max(3, min(HEIGHT, console.height // 2 - 4))
+        for title, curve, show in (
+            (f"validation {label(metric)}", run.score(metric), formatter(metric)),
+            ("training loss", run.loss, formatter("loss")),
+        ):
+            if curve:
+                yield Text(f"\n{title}: {show(list(curve.values())[-1])}", style="cyan")
+                yield from chart(curve, min(WIDEST, options.max_width - 2), height, show)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """A comparison: for each method its mean curve over seeds, on one scale for all."""
+
+    runs: Sequence[Watched]
+    metric: str | None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        metric = next((each.metric(self.metric) for each in self.runs if each.done), self.metric or "score")
+        show = formatter(metric)
+        methods: dict[str, list[Watched]] = {}
+        for each in self.runs:
+            methods.setdefault(each.method, []).append(each)
+        curves = {name: mean_curve([each.score(metric) for each in runs]) for name, runs in methods.items()}
+        values = [value for curve in curves.values() for value in curve.values() if math.isfinite(value)]
+        low, high = (min(values), max(values)) if values else (0.0, 1.0)
+        done = sum(each.complete for each in self.runs)
+        rounds = sum(each.done for each in self.runs), sum(each.rounds for each in self.runs)
+        yield Text(f"{done}/{len(self.runs)} runs done  round {rounds[0]}/{rounds[1]} of all", style="bold")
+        yield Text(f"validation {label(metric)}, mean over seeds, from {show(low)} to {show(high)}", style="cyan")
+        names = max(8, min(max(map(len, methods)), options.max_width // 3))
+        width = max(8, min(WIDEST, options.max_width) - names - 24)
+        table = Table.grid(padding=(0, 1))
+        for name, runs in methods.items():
+            curve = curves[name]
+            newest = show(list(curve.values())[-1]) if curve else "–"
+            line = spark(curve, max(each.rounds for each in runs), width, low, high)
+            stands = f"{sum(each.done for each in runs)}/{sum(each.rounds for each in runs)}"
+            table.add_row(
+                Text(name if len(name) <= names else f"{name[: names - 1]}…"),
+                Text(line, style="green"),
+                Text(newest),
+                Text(stands, "dim"),
+            )
+        yield table
+
+
+def mean_curve(curves: Sequence[Curve]) -> dict[int, float]:
+    """The mean of several curves, at every round that at least one has.
+
+    >>> mean_curve([{1: 0.5, 2: 0.75}, {1: 1.0}])
+    {1: 0.75, 2: 0.75}
+    """
+    by_round = {round: [curve[round] for curve in curves if round in curve] for round in sorted(set().union(*curves))}
+    return {round: sum(values) / len(values) for round, values in by_round.items()}
+
+
+def spark(curve: Curve, rounds: int, width: int, low: float, high: float) -> str:
+    """A curve in one line of blocks from `low` to `high`; rounds that are still to come are blank.
+
+    >>> spark({1: 0.0, 2: 0.5, 4: 1.0}, rounds=8, width=8, low=0.0, high=1.0)
+    '▁▅▇█    '
+    """
+    heights = _heights(curve, rounds, width, low, high, len(_BLOCKS))
+    return "".join(" " if each is None else _BLOCKS[each] for each in heights)
+
+
+def chart(curve: Curve, width: int, height: int, show: Formatter) -> list[Text]:
+    """A curve so far in braille dots, two by four in a character, with its scale at the left and the rounds below."""
+    rounds = max(curve)
+    values = [value for value in curve.values() if math.isfinite(value)] or [0.0]
+    low, high = min(values), max(values)
+    margin = max(len(show(low)), len(show(high)))
+    columns = max(8, width - margin - 1)
+    cells = [[0] * columns for _ in range(height)]
+    before: int | None = None
+    for across, up in enumerate(_heights(curve, rounds, 2 * columns, low, high, 4 * height)):
+        if up is not None:
+            start = up if before is None else before
+            for dot in range(min(start, up), max(start, up) + 1):
+                down = 4 * height - 1 - dot
+                cells[down // 4][across // 2] |= _DOTS[across % 2][down % 4]
+        before = up
+    scale = [show(high), *[""] * (height - 2), show(low)]
+    lines = [
+        f"{mark:>{margin}}┤{''.join(chr(0x2800 + cell) for cell in row)}"
+        for mark, row in zip(scale, cells, strict=True)
+    ]
+    return [Text(line) for line in lines] + [Text(f"{'':{margin}}└1{rounds:─>{columns - 1}}", style="dim")]
+
+
+def _heights(curve: Curve, rounds: int, width: int, low: float, high: float, levels: int) -> list[int | None]:
+    """The level of a curve in each of `width` columns that stand for all rounds; None before its first and after its
+    last value. Between values it is a straight line."""
+    known = [(round, value) for round, value in sorted(curve.items()) if math.isfinite(value)]
+    if not known:
+        return [None] * width
+    step = (rounds - 1) / (width - 1)
+    places = 1 + step * np.arange(width)
+    values = np.interp(places, [round for round, _ in known], [value for _, value in known])
+    levelled = (values - low) / (high - low) if high > low else np.full(width, 0.5)
+    heights = np.clip(levelled * levels, 0, levels - 1).astype(int).tolist()
+    inside = (places > known[0][0] - step) & (places < known[-1][0] + max(step, 1e-9))
+    return [height if within else None for height, within in zip(heights, inside.tolist(), strict=True)]

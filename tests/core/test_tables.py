@@ -1,0 +1,74 @@
+"""One table model: the best of every column, three formats, and a short form for terminals."""
+
+import csv
+import io
+import math
+
+from idiolect.core.tables import Cell, Column, Table
+
+TABLE = Table(
+    "t",
+    "T",
+    "",
+    (Column("method"), Column("score_1 (%)", "high"), Column("s", "low")),
+    (
+        (Cell("a(b=1)", "a(b=1)"), Cell("91.23 ± 0.10", 0.91234), Cell("–", math.nan)),
+        (Cell("b", "b"), Cell("90.00 ± 0.20", 0.9), Cell("1.5", 1.5)),
+    ),
+)
+
+
+def test_csv_holds_unrounded_numbers():
+    assert list(csv.reader(io.StringIO(TABLE.csv()))) == [
+        ["method", "score_1 (%)", "s"],
+        ["a(b=1)", "0.91234", ""],
+        ["b", "0.9", "1.5"],
+    ]
+
+
+def test_markdown_marks_the_best():
+    assert TABLE.markdown().splitlines() == [
+        "| method | score_1 (%) | s |",
+        "| --- | ---: | ---: |",
+        "| a(b=1) | **91.23 ± 0.10** | – |",
+        "| b | 90.00 ± 0.20 | 1.5 |",
+    ]
+
+
+def test_latex_is_a_tabular_with_escaped_text():
+    assert TABLE.latex().splitlines() == [
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r"method & score\_1 (\%) & s \\",
+        r"\midrule",
+        r"a(b=1) & \textbf{91.23 $\pm$ 0.10} & -- \\",
+        r"b & 90.00 $\pm$ 0.20 & 1.5 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+SHORT = Table(
+    "t",
+    "T",
+    "",
+    (Column("method"), Column("worst client", "high", "worst"), Column("memory", short="")),
+    ((Cell("a", "a"), Cell("91.23 ± 0.10", 0.9123, "91.23"), Cell("394", 394.0)),),
+)
+
+
+def test_a_short_table_has_short_heads_and_texts_and_leaves_columns_out():
+    short = SHORT.shorten()
+    assert [column.head for column in short.columns] == ["method", "worst"]
+    assert [cell.text for cell in short.rows[0]] == ["a", "91.23"]
+    assert short.rows[0][1].value == 0.9123
+    assert short.columns[1].best == "high"
+
+
+def test_a_table_without_short_forms_stays_as_it_is():
+    assert TABLE.shorten() == TABLE
+
+
+def test_a_column_of_equal_values_has_no_best():
+    rows = tuple((Cell(name, name), Cell("1", 1.0)) for name in "ab")
+    assert Table("t", "T", "", (Column("method"), Column("s", "low")), rows).best_cells() == set()
