@@ -46,8 +46,8 @@ class APFL(Method):
     loss. The clients send w_i and predict with the mixture of v and the newest w. Run it:
     ``idiolect run apfl``.
 
-    Hand-worked: f(x) = x^2 / 2 at w = 2, v = 4, alpha = 0.5 and learning rate 0.1. The mixture is 3, its gradient 3. So w
-    becomes 2 - 0.2 = 1.8, v becomes 4 - 0.1 * 0.5 * 3 = 3.85 and alpha 0.5 - 0.1 (4 - 2) 3 = -0.1, which is cut to 0.
+    Hand-worked: f(x) = x^2 / 2 at w = 2, v = 4, alpha = 0.5 and learning rate 0.1. The mixture is 3, its gradient 3. So
+    w becomes 2 - 0.2 = 1.8, v becomes 4 - 0.1 * 0.5 * 3 = 3.85 and alpha 0.5 - 0.1 (4 - 2) 3 = -0.1, cut to 0.
     """
 
     about = About(

@@ -46,12 +46,11 @@ class FedAS(PrivateLayers):
     .. math:: F_i = \sum_b \|\nabla \ell_b(w_i)\|^2, \qquad body \leftarrow \sum_i \frac{F_i}{\sum_j F_j} body_i.
 
     Hand-worked: the prototypes of two classes are 1 and 3, the features of a sample of each 2 and 2: the loss is
-    (1 + 1) / 2 = 1 and its gradients in the features 1 and -1. Clients with gradients (3, 4) and (0, 5), one batch each,
-    have F = 25 each, so bodies 2 and 4 average to 3 whatever their sample counts.
+    (1 + 1) / 2 = 1 and its gradients in the features 1 and -1. Clients with gradients (3, 4) and (0, 5), one batch
+    each, have F = 25 each, so bodies 2 and 4 average to 3 whatever their sample counts.
 
     A client predicts with its own model, as it last trained it; one that has never trained, with the received body. In
-    its first round there is nothing to align with. An unseen client trains its head. Run it:
-    ``idiolect run fedas``.
+    its first round there is nothing to align with. An unseen client trains its head. Run it: ``idiolect run fedas``.
     """
 
     about = About(

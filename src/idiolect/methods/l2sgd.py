@@ -45,8 +45,8 @@ class L2SGD(Method):
 
     Here a round is the local steps up to the next move, K of them with :math:`P(K = k) = p (1 - p)^{k-1}`, drawn by
     the server and so 1 / p on average whatever the run's local epochs are, and then one move. The run's learning
-    rate lr is that of the local steps, so that :math:`a = lr \lambda (1 - p) / p`, which must not exceed 1. Without a given lambda a
-    is 1/2, the most for which the convergence theorem holds.
+    rate lr is that of the local steps, so that :math:`a = lr \lambda (1 - p) / p`, which must not exceed 1. Without a
+    given lambda a is 1/2, the most for which the convergence theorem holds.
 
     The mean is that of a round's participants; a client moves towards the newest mean when it is next in contact, which
     is at once where all take part. A client that never trained has no model of its own, and takes the mean. Run it:
@@ -80,8 +80,8 @@ class L2SGD(Method):
         a = 0.5 if self.lam is None else ctx.lr * self.lam * (1 - self.p) / self.p
         if a > 1:
             raise OptionError(
-                f"l2sgd: lam={self.lam} and p={self.p} are not allowed at the learning rate {ctx.lr:g}; a move would go "
-                f"a = lr * lam * (1 - p) / p = {a:.3g} of the way to the mean, and beyond it where a exceeds 1; "
+                f"l2sgd: lam={self.lam} and p={self.p} are not allowed at the learning rate {ctx.lr:g}; a move would "
+                f"go a = lr * lam * (1 - p) / p = {a:.3g} of the way to the mean, and beyond it where a exceeds 1; "
                 f"choose lam up to {self.p / ((1 - self.p) * ctx.lr):.3g}, a larger p or a smaller learning rate"
             )
         return a

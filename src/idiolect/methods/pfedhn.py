@@ -53,8 +53,8 @@ class PFedHN(PrivateLayers):
     participants the server takes a step for each in turn, with :math:`\theta_i` as the hyper-network gives it by then.
     `layers` keeps the last layers on the clients (pFedHN-PC).
 
-    Hand-worked: :math:`\theta = W v` with W = 2, v = 3 gives 6; the client trains it to 7, so the change is 1. At learning
-    rate 0.1, W moves by 0.1 x 1 x v to 2.3 and v by 0.1 x 1 x W to 3.2: the client's next model is 7.36.
+    Hand-worked: :math:`\theta = W v` with W = 2, v = 3 gives 6; the client trains it to 7, so the change is 1. At
+    learning rate 0.1, W moves by 0.1 x 1 x v to 2.3 and v by 0.1 x 1 x W to 3.2: the client's next model is 7.36.
 
     A client predicts with what the newest hyper-network generates for it, whether it took part or not. An unseen one
     gets the hyper-network and trains its embedding only, from the mean of all. The hyper-network has about `hidden`

@@ -48,8 +48,8 @@ class PFedMe(ServerStep):
     :math:`\theta` starts every round from the received model and predicts; a client that was absent keeps its last
     one. A new client solves the inner problem around the global model. Run it: ``idiolect run pfedme``.
 
-    Hand-worked: f(theta) = theta^2 / 2, w = 1, lambda = 2, K = 2, inner learning rate 0.25, eta = 0.1. theta goes from 1 to
-    1 - 0.25 (1 + 0) = 0.75 and to 0.75 - 0.25 (0.75 - 0.5) = 0.6875 (the solution is 2/3), w_i to
+    Hand-worked: f(theta) = theta^2 / 2, w = 1, lambda = 2, K = 2, inner learning rate 0.25, eta = 0.1. theta goes from
+    1 to 1 - 0.25 (1 + 0) = 0.75 and to 0.75 - 0.25 (0.75 - 0.5) = 0.6875 (the solution is 2/3), w_i to
     1 - 0.1 * 2 * 0.3125 = 0.9375 and, with beta = 0.5 and no other client, w to 0.96875.
     """
 
