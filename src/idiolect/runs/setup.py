@@ -39,9 +39,9 @@ NETWORKS = ("models", "model_of")
 def separate(arguments: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
     """The configuration, with a mark where the user gave an object, and these objects by name, the method among them.
 
-    >>> config, objects = separate({"method": "fedprox(mu=0.10)", "data": [([[1.0]], [0])], "public": 0.1, "lr": 0.1})
+    >>> config, objects = separate({"method": "fedprox(mu=0.50)", "data": [([[1.0]], [0])], "public": 0.1, "lr": 0.1})
     >>> config.method, config.data, config.public, list(objects)
-    ('fedprox(mu=0.1)', '(given in Python)', '0.1', ['data', 'method'])
+    ('fedprox(mu=0.5)', '(given in Python)', '0.1', ['data', 'method'])
     """
     settings: dict[str, Any] = {}
     objects: dict[str, Any] = {}
