@@ -17,8 +17,8 @@ from workload import WORKS, Ours, Work, bare, federation, naive
 
 from idiolect.contract.context import Context
 from idiolect.core.tree import Slots
+from idiolect.kernels import has_bf16
 from idiolect.methods.fedavg import FedAvg
-from idiolect.task.network import has_bf16
 from idiolect.task.task import Batch
 
 OTHERS = ("pfl", "naive")

@@ -22,7 +22,7 @@ from idiolect.contract.context import Context
 from idiolect.contract.method import methods
 from idiolect.core import tree
 from idiolect.engines.client import fresh_optimizer
-from idiolect.kernels.convolutions import speed_up
+from idiolect.kernels import speed_up
 from idiolect.models import LeNet5w
 from idiolect.task.network import Net
 from idiolect.task.optimizers import SGD

@@ -108,5 +108,35 @@ def test_without_numba_and_in_double_precision_it_is_pytorch(monkeypatch):
     double = {name: leaf.double() for name, leaf in task.net.params.items()}
     found = dense.grad("params", double, batch._replace(x=batch.x.double(), weight=batch.weight.double()), None)
     assert found.tree["1.weight"].dtype == torch.float64
-    monkeypatch.setitem(sys.modules, "idiolect.kernels.dense_steps", None)
+    monkeypatch.setitem(sys.modules, "idiolect.kernels.dense_compiled", None)
     assert type(dense_of(task)) is Dense
+
+
+def test_gradients_can_be_differentiated_again_and_traced_twice():
+    """Inside of other transforms of `torch.func`, PyTorch computes the gradient."""
+    task, dense, batch = made("two layers", 8)
+    plain, stacks = Dense(dense.layers), {name: torch.stack([leaf, -leaf]) for name, leaf in task.net.params.items()}
+
+    def norm(network):
+        def of_params(params):
+            return sum(leaf.square().sum() for leaf in network.grad("params", params, batch, None).tree.values())
+
+        return of_params
+
+    def norms(network):
+        return lambda params: torch.func.vmap(norm(network))(params).sum()
+
+    def twice(network):
+        def gradients(params, scale):
+            scaled = {name: scale * leaf for name, leaf in params.items()}
+            return network.grad("params", scaled, batch, None).tree
+
+        inner = torch.func.vmap(gradients, (None, 0))
+        return lambda params: torch.func.vmap(inner, (0, None))(params, torch.tensor([1.0, 2.0, 3.0]))
+
+    for nested in (
+        lambda network: torch.func.vmap(torch.func.grad(norm(network))),
+        lambda network: torch.func.grad(norms(network)),
+        twice,
+    ):
+        torch.testing.assert_close(nested(dense)(stacks), nested(plain)(stacks), rtol=1e-4, atol=1e-6)

@@ -15,13 +15,12 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..contract.method import Download, Upload
 from ..core import tree
 from ..core.errors import IdiolectError
 from ..core.tree import Slots
-from ..kernels.convolutions import speed_up
+from ..kernels import channels_last, speed_up
 from .client import Outcome, Score, evaluate_group, train
 from .loop import States
 from .machine import cores, tune_allocator
@@ -254,11 +253,7 @@ def do_evaluate(plan: Plan, job: Job, slab: Arena, shared: Slots) -> list[Any]:
 
 def arranged(slots: Slots, device: str) -> Slots:
     """Slots on a device, on the CPU in place; convolution kernels in the memory format that is fastest."""
-    return {slot: tree.map(_arranged, leaves) for slot, leaves in tree.moved(slots, device).items()}
-
-
-def _arranged(leaf: Tensor) -> Tensor:
-    return leaf.contiguous(memory_format=torch.channels_last) if leaf.ndim == 4 else leaf
+    return {slot: tree.map(channels_last, leaves) for slot, leaves in tree.moved(slots, device).items()}
 
 
 def follow_parent() -> None:

@@ -24,10 +24,10 @@ from ..core.registry import describe
 from ..data import Federation
 from ..data import load as load_data
 from ..engines import Loop, Plan, engines, make_engine, resolve
+from ..kernels import has_bf16
 from ..models import build as build_model
 from ..models import default_model
 from ..task.metrics import Metric
-from ..task.network import has_bf16
 from ..task.schedules import Custom, Schedule, schedules
 from ..task.task import Task
 from .result import Result
