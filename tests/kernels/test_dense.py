@@ -23,7 +23,10 @@ NETWORKS = {
 def make(name, samples, kind="compiled"):
     torch.manual_seed(0)
     module = NETWORKS[name]
-    inputs, classes = next(layer for layer in module if isinstance(layer, nn.Linear)).in_features, module[-1].out_features
+    inputs, classes = (
+        next(layer for layer in module if isinstance(layer, nn.Linear)).in_features,
+        module[-1].out_features,
+    )
     shape = (4, 9) if name == "two layers" else (inputs,)
     batch = Batch(torch.randn(samples, *shape), torch.arange(samples) % classes, torch.rand(samples).round() + 0.1)
     task = Task(module, (batch.x[:2], batch.y[:2]), classes=classes)
@@ -78,11 +81,21 @@ def test_compiled_steps_are_those_of_pytorch(part):
     assert ends[0]["log"]["samples"].tolist() == [39.0, 39.0, 15.0, 0.0]
 
 
+@pytest.fixture(params=["public", "private"])
+def functions(request, monkeypatch):
+    """Both ways from one traced client to all: by PyTorch's public functions, and by private ones."""
+    if request.param == "public":
+        monkeypatch.setattr("idiolect.kernels.stack_call.functorch", None)
+
+
+@pytest.mark.usefixtures("functions")
 def test_clients_that_are_traced_as_one_are_computed_together(monkeypatch):
     dense_compiled = pytest.importorskip("idiolect.kernels.dense_compiled", reason="numba is not installed")
     task, dense, batch = make("two layers", 8)
     calls, compute = [], dense_compiled.compute_gradients
-    monkeypatch.setattr(dense_compiled, "compute_gradients", lambda *args: calls.append(len(args[-1])) or compute(*args))
+    monkeypatch.setattr(
+        dense_compiled, "compute_gradients", lambda *args: calls.append(len(args[-1])) or compute(*args)
+    )
     stacks = {name: torch.stack([leaf, 2 * leaf, -leaf]) for name, leaf in task.net.params.items()}
     together = torch.func.vmap(lambda params: dense.grad("params", params, batch, None).tree)(stacks)
     for row in range(3):
@@ -117,6 +130,7 @@ def test_without_numba_and_in_double_precision_it_is_pytorch(monkeypatch):
     assert type(dense_of(task)) is Dense
 
 
+@pytest.mark.usefixtures("functions")
 def test_gradients_can_be_differentiated_again_and_traced_twice():
     """Inside of other transforms of `torch.func`, PyTorch computes the gradient."""
     task, dense, batch = make("two layers", 8)

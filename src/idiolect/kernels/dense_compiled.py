@@ -5,9 +5,8 @@ transposed, `[units, samples]`. Used for float32 on the CPU where numba is insta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from ..task.task import Batch, Scored
 from .dense import Dense
 from .matmul import multiply, transpose
 from .simd import LANES, jit
+from .stack_call import call_on_stack
 
 EMPTY = np.empty((0, 0, 0), np.float32)
 
@@ -34,7 +34,7 @@ class CompiledDense(Dense):
             return super().grad(slot, params, batch, part)
         names = [name for name in params if part is None or name in part]
         trained = [layer.weight in names or layer.bias in names for layer in self.layers]
-        results = StackCall.apply(partial(self.stack_gradients, trained), *leaves)  # type: ignore[no-untyped-call]
+        results = call_on_stack(partial(self.stack_gradients, trained), leaves)
         grads = dict(zip(self.names, results, strict=False))
         loss, logits, features = results[-3:]
         return Grad({slot: {name: grads[name] for name in names}}, Scored(loss, logits, features, {}))
@@ -46,8 +46,8 @@ class CompiledDense(Dense):
             batch = Batch(*leaves[:3])
             params = {name: leaf for name, leaf in zip(self.names, leaves[3:], strict=True) if name is not None}
             grads, passed = self.gradients(params, batch, batch.x)
-            found = [leaves[0].new_empty(len(batch.y)) if name is None else grads[name] for name in self.names]
-            return *found, passed.loss, passed.logits, passed.inputs[-1]
+            results = [leaves[0].new_empty(len(batch.y)) if name is None else grads[name] for name in self.names]
+            return *results, passed.loss, passed.logits, passed.inputs[-1]
         depth = len(self.layers)
         return compute_gradients(leaves[3 : 3 + depth], leaves[3 + depth :], self.relus, trained, *leaves[:3])
 
@@ -91,34 +91,6 @@ def has_memory(leaf: Tensor) -> bool:
         return False
 
 
-def _forward(function: Callable[..., Sequence[Tensor]], *leaves: Tensor) -> tuple[Tensor, ...]:
-    """`function` on a stack of one client."""
-    return tuple(leaf[0] for leaf in function(*(leaf[None] for leaf in leaves)))
-
-
-_forward.__signature__ = signature(_forward)  # type: ignore[attr-defined]  # PyTorch asks for it in every call
-
-
-class StackCall(torch.autograd.Function):
-    """Calls a function of stacks, `[clients, ...]`, from code that `torch.func.vmap` traces for one client."""
-
-    forward = staticmethod(_forward)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing is kept: nothing is differentiated through this."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, function: Any, *leaves: Tensor) -> tuple[tuple[Tensor, ...], int]:
-        """`function` on the stacks of all traced clients."""
-        clients = info.batch_size
-        stacks = (
-            leaf.expand(clients, *leaf.shape) if axis is None else leaf.movedim(axis, 0)
-            for leaf, axis in zip(leaves, in_dims[1:], strict=True)
-        )
-        return function(*stacks), 0
-
-
 def compute_gradients(
     weights: Sequence[Tensor], biases: Sequence[Tensor], relus: Sequence[bool], trained: Sequence[bool], x: Tensor,
     y: Tensor, weight: Tensor,
@@ -132,7 +104,7 @@ def compute_gradients(
     scores = x.new_empty(1, len(y)), x.new_empty(*y.shape, outputs), x.new_empty(*y.shape, width)
     arrays = (flat_arrays([leaf.contiguous() for leaf in ls]) for ls in (weights, biases, grad_weights, grad_biases))
     samples = sample_arrays(x[None], y[None], weight[None])
-    run_steps(*arrays, *layer_arrays(weights, relus, trained), *samples, 1.0, False, *(each.numpy() for each in scores))
+    run_steps(*arrays, *layer_arrays(weights, relus, trained), *samples, 1.0, False, *(leaf.numpy() for leaf in scores))
     return *grad_weights, *grad_biases, scores[0][0], *scores[1:]
 
 
