@@ -18,8 +18,8 @@ from torch import Tensor, nn
 def speed_up(module: nn.Module) -> None:
     """Rearrange a network in place. Parameters, buffers and their names stay as they are.
 
-    Convolutions and their max pooling become one step only in an outermost `nn.Sequential`: the layers of an inner module
-    may be called one by one.
+    A convolution and its max pooling become one step only in an outermost `nn.Sequential`: the layers of an inner
+    module may be called one by one.
     """
     if any(isinstance(child, nn.Conv2d) for child in module.modules()):
         module.register_forward_pre_hook(move_channels_last)
