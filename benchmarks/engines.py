@@ -17,8 +17,8 @@ from workload import WORKS, Ours, Work, bare, federation, naive
 
 from idiolect.contract.context import Context
 from idiolect.core.tree import Slots
+from idiolect.kernels import has_bf16
 from idiolect.methods.fedavg import FedAvg
-from idiolect.task.network import has_bf16
 from idiolect.task.task import Batch
 
 OTHERS = ("pfl", "naive")
@@ -36,22 +36,22 @@ class Stepwise(FedAvg):
 def contestants(work: Work, clients: int, without: list[str]) -> dict[str, Any]:
     """The bare steps, our engines and the others."""
     data = federation(work, clients)
-    found: dict[str, Any] = {"bare steps": bare(work, clients)}
+    running: dict[str, Any] = {"bare steps": bare(work, clients)}
     if work.model.startswith("mlp"):
-        found["vector, plain SGD"] = Ours(work, data, "vector")
-        found["vector, any step"] = Ours(work, data, "vector", Stepwise())
-        found["workers"] = Ours(work, data, "workers")
+        running["vector, plain SGD"] = Ours(work, data, "vector")
+        running["vector, any step"] = Ours(work, data, "vector", Stepwise())
+        running["workers"] = Ours(work, data, "workers")
     else:
-        found["workers"] = Ours(work, data, "workers")
+        running["workers"] = Ours(work, data, "workers")
         if has_bf16("cpu"):
-            found["workers, bf16"] = Ours(work, data, "workers", precision="bf16")
+            running["workers, bf16"] = Ours(work, data, "workers", precision="bf16")
         else:
             print("no bf16: this processor has no instructions for it")
     if "pfl" not in without:
-        found["pfl"] = Pfl(work, clients)
+        running["pfl"] = Pfl(work, clients)
     if "naive" not in without:
-        found["naive"] = naive(work, clients)
-    return found
+        running["naive"] = naive(work, clients)
+    return running
 
 
 def main() -> None:
@@ -70,8 +70,8 @@ def main() -> None:
         try:
             seconds = interleaved(running, options.pairs)
         finally:
-            for each in running.values():
-                each.close()
+            for contestant in running.values():
+                contestant.close()
         rows = []
         for name in running:
             bare = ratio(seconds[name], seconds["bare steps"])

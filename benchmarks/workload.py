@@ -149,7 +149,7 @@ def bare(work: Work, clients: int, processes: int = 2) -> Apart:
 def _bare(work: Work, clients: int, number: int, processes: int) -> Callable[[], None]:
     torch.set_num_threads(1)
     data = federation(work, clients)
-    mine = [each.split("train") + each.split("test") for each in data.clients[number::processes]]
+    mine = [client.split("train") + client.split("test") for client in data.clients[number::processes]]
     model = network(work, data)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
 
@@ -177,26 +177,26 @@ def naive(work: Work, clients: int) -> Apart:
 def _naive(work: Work, clients: int) -> Callable[[], None]:
     data = federation(work, clients)
     shared = network(work, data)
-    train = [TensorDataset(*each.split("train")) for each in data.clients]
-    test = [TensorDataset(*each.split("test")) for each in data.clients]
+    train = [TensorDataset(*client.split("train")) for client in data.clients]
+    test = [TensorDataset(*client.split("test")) for client in data.clients]
 
     def do() -> None:
         trained = []
-        for each in train:
+        for samples in train:
             model = copy.deepcopy(shared)
             optimizer = torch.optim.SGD(model.parameters(), lr=LR)
             model.train()
-            for x, y in DataLoader(each, work.batch, shuffle=True):
+            for x, y in DataLoader(samples, work.batch, shuffle=True):
                 optimizer.zero_grad()
                 nn.CrossEntropyLoss()(model(x), y).backward()
                 optimizer.step()
             trained.append(model.state_dict())
-        mean = {name: torch.stack([each[name] for each in trained]).mean(0) for name in trained[0]}
+        mean = {name: torch.stack([state[name] for state in trained]).mean(0) for name in trained[0]}
         shared.load_state_dict(mean)
         shared.eval()
         with torch.no_grad():
-            for each in (*train, *test):
-                for x, y in DataLoader(each, work.batch):
+            for samples in (*train, *test):
+                for x, y in DataLoader(samples, work.batch):
                     outputs = shared(x)
                     nn.CrossEntropyLoss()(outputs, y).item()
                     (outputs.argmax(1) == y).sum().item()

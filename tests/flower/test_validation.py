@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
-from idiolect.engines.client_round import train
 
 from idiolect.core.errors import InputError
+from idiolect.engines.client_round import train
 from idiolect.flower.messages import Message
 from idiolect.flower.validation import (
     UploadValidator,

@@ -15,13 +15,12 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..contract import Download, Slots, Upload
 from ..core import tree
 from ..core.allocator import tune_allocator
 from ..core.errors import IdiolectError
-from ..kernels.convolutions import speed_up
+from ..kernels import channels_last, speed_up
 from .client_evaluation import Score, evaluate_group
 from .client_round import Outcome, train
 from .loop import States
@@ -254,11 +253,7 @@ def do_evaluate(plan: Plan, job: Job, slab: Arena, shared: Slots) -> list[Any]:
 
 def arranged(slots: Slots, device: str) -> Slots:
     """Slots on a device, on the CPU in place; convolution kernels in the memory format that is fastest."""
-    return {slot: tree.map(_arranged, leaves) for slot, leaves in tree.to_device(slots, device).items()}
-
-
-def _arranged(leaf: Tensor) -> Tensor:
-    return leaf.contiguous(memory_format=torch.channels_last) if leaf.ndim == 4 else leaf
+    return {slot: tree.map(channels_last, leaves) for slot, leaves in tree.to_device(slots, device).items()}
 
 
 def follow_parent() -> None:

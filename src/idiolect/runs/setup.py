@@ -21,9 +21,9 @@ from ..core.errors import InputError, ModelError
 from ..data import Federation
 from ..data import load as load_data
 from ..engines import Plan
+from ..kernels import has_bf16
 from ..models import build as build_model
 from ..models import default_model
-from ..task.network import has_bf16
 from ..task.schedules import Custom, Schedule, schedules
 from ..task.task import Task
 from .settings import Config, configure, mark_objects

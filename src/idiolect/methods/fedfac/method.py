@@ -20,7 +20,6 @@ from ...contract import (
     Needs,
     OptionError,
     Phase,
-    Refuses,
     RoundContext,
     ServerContext,
     Slot,
@@ -74,9 +73,6 @@ class FedFac(SplitUnits):
             "the factor analysis needs them; with onboarding=ensemble unseen clients receive the last "
             "participants' personal rows; with schedule=static all clients take part in a set-up round"
         ),
-    )
-    refuses = Refuses(
-        other_networks="it splits the layers of one network", summing="it analyses the rows of all clients' models"
     )
     refuses = replace(SplitUnits.refuses, summing="it analyses the weights of all clients together, unit by unit")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
