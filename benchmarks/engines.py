@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ours import Ours, make_plan
 from peers import Pfl
 from ratios import interleaved, ratio, show
-from workload import WORKS, Ours, Work, bare, federation, naive
+from workload import WORKS, Work, bare, federation, naive, network
 
-from idiolect.contract.context import Context
-from idiolect.core.tree import Slots
+from idiolect.contract import Batch, ClientContext, Slots
 from idiolect.kernels import has_bf16
 from idiolect.methods.fedavg import FedAvg
-from idiolect.task.task import Batch
 
 OTHERS = ("pfl", "naive")
 
@@ -28,7 +27,7 @@ OTHERS = ("pfl", "naive")
 class Stepwise(FedAvg):
     """FedAvg with a step of its own, so that engines cannot know that it is the plain one."""
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """The plain step."""
         return super().step(ctx, work, batch)
 
@@ -36,15 +35,18 @@ class Stepwise(FedAvg):
 def contestants(work: Work, clients: int, without: list[str]) -> dict[str, Any]:
     """The bare steps, our engines and the others."""
     data = federation(work, clients)
+
+    def ours(engine: str, method: str | FedAvg = "fedavg", precision: str = "fp32") -> Ours:
+        return Ours(make_plan(network(work, data), data, work.batch, method, precision), engine)
+
     running: dict[str, Any] = {"bare steps": bare(work, clients)}
     if work.model.startswith("mlp"):
-        running["vector, plain SGD"] = Ours(work, data, "vector")
-        running["vector, any step"] = Ours(work, data, "vector", Stepwise())
-        running["workers"] = Ours(work, data, "workers")
-    else:
-        running["workers"] = Ours(work, data, "workers")
+        running["vector, plain SGD"] = ours("vector")
+        running["vector, any step"] = ours("vector", Stepwise())
+    running["workers"] = ours("workers")
+    if not work.model.startswith("mlp"):
         if has_bf16("cpu"):
-            running["workers, bf16"] = Ours(work, data, "workers", precision="bf16")
+            running["workers, bf16"] = ours("workers", precision="bf16")
         else:
             print("no bf16: this processor has no instructions for it")
     if "pfl" not in without:

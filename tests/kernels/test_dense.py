@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from idiolect import Batch, Task
-from idiolect.contract.context import autograd
+from idiolect.contract.gradients import Autograd
 from idiolect.kernels import dense_of
 from idiolect.kernels.dense import Dense, dense_layers
 
@@ -41,7 +41,7 @@ def make(name, samples, kind="compiled"):
 @pytest.mark.parametrize("network", NETWORKS)
 def test_gradients_equal_those_of_autograd(network, samples, kind):
     task, dense, batch = make(network, samples, kind)
-    grads, scored = autograd(lambda part: task.loss(part["params"], {}, batch), {"params": task.net.params})
+    grads, scored = Autograd().of_loss(lambda part: task.loss(part["params"], {}, batch), {"params": task.net.params})
     grad = dense.grad("params", task.net.params, batch, None)
     assert list(grad.tree) == list(task.net.params)
     torch.testing.assert_close(grad.tree, grads["params"], rtol=1e-4, atol=1e-6)
@@ -52,7 +52,7 @@ def test_gradients_equal_those_of_autograd(network, samples, kind):
 def test_only_what_is_trained_has_a_gradient(kind):
     task, dense, batch = make("deep", 9, kind)
     part = frozenset({"3.weight", "3.bias", "5.bias"})
-    grads, _ = autograd(
+    grads, _ = Autograd().of_loss(
         lambda given: task.loss({**task.net.params, **given["own"]}, {}, batch),
         {"own": {name: task.net.params[name] for name in part}},
     )
