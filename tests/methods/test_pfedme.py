@@ -113,7 +113,7 @@ def test_beta_is_the_share_of_the_clients_plain_mean(beta, after):
 
 def test_the_client_sends_its_copy_of_the_global_model_not_the_personal_one():
     outcome = train_client(tiny_plan("pfedme"))
-    assert set(outcome.upload.slots) == {"params", "buffers", "weight"}
+    assert set(outcome.upload.slots) == {"params", "buffers"}
     assert any(not torch.equal(outcome.state["pfedme.own"][n], v) for n, v in outcome.upload.slots["params"].items())
 
 
