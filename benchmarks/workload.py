@@ -1,4 +1,4 @@
-"""The common workload of the speed benchmarks, and the two yardsticks without Idiolect's engines: the bare PyTorch steps
+"""The common workload of the speed benchmarks, and two yardsticks without Idiolect's engines: the bare PyTorch steps
 of the same work, and a federation written the way users write it."""
 
 from __future__ import annotations
