@@ -267,9 +267,7 @@ def test_normalisation_follows_its_unit() -> None:
     played = play(plan)
     rows = played.server["split.shared"]["0"]
     download = plan.method.download(plan.server(2), played.server, (0, 1))
-    a, b = (
-        personal_model(plan.context(i, 2, newcomer=False), played.clients[i] or {}, download.of(i)) for i in (0, 1)
-    )
+    a, b = (personal_model(plan.context(i, 2, newcomer=False), played.clients[i] or {}, download.of(i)) for i in (0, 1))
     for slot, name in (("params", "1.weight"), ("params", "1.bias"), ("buffers", "1.running_mean")):
         assert a[slot][name].eq(b[slot][name]).equal(rows), name
 

@@ -267,7 +267,9 @@ def test_the_running_accuracy_is_that_of_the_last_epoch():
     expected = accuracy_of(plan, download["params"], 0, "train")
     assert outcome.state["flayer.accuracy"]["share"].item() == pytest.approx(expected)
     plan, download, outcome = first_round("flayer(layer_rates=false)", lr=0.1, epochs=4, batch_size=14)
-    before_last = train(replace(plan, training=replace(plan.training, epochs=3)), 0, 0, None, download).upload.slots["params"]
+    before_last = train(replace(plan, training=replace(plan.training, epochs=3)), 0, 0, None, download).upload.slots[
+        "params"
+    ]
     expected = accuracy_of(plan, before_last, 0, "train")
     assert outcome.state["flayer.accuracy"]["share"].item() == pytest.approx(expected)
 

@@ -202,7 +202,9 @@ def test_with_one_client_the_ratio_does_not_matter():
     task = Task(tiny_model(), (x, y), classes=3)
     ends = []
     for method in ("lgmix", "lgmix(fixed=0)", "lgmix(fixed=1)"):
-        *_, (server, _, models) = rounds_of(Plan(methods.build(method), (task,), data, rounds=4, training=Training(lr=0.1)))
+        *_, (server, _, models) = rounds_of(
+            Plan(methods.build(method), (task,), data, rounds=4, training=Training(lr=0.1))
+        )
         assert same(models[0]["params"], server["params"])
         ends.append(server["params"])
     assert same(ends[0], ends[1])
@@ -458,7 +460,9 @@ def test_running_statistics_are_mixed_and_counters_are_copied():
     for name in ("1.running_mean", "1.running_var"):
         mixed = start[name] + 0.25 * (trained[name] - start[name]) + 0.75 * (server["buffers"][name] - start[name])
         assert torch.allclose(models[0]["buffers"][name], mixed, atol=1e-6)
-    assert all(int(model["buffers"]["1.num_batches_tracked"]) == 8 for model in models.values())  # client 0's, the largest
+    assert all(
+        int(model["buffers"]["1.num_batches_tracked"]) == 8 for model in models.values()
+    )  # client 0's, the largest
 
 
 def test_running_variances_are_kept_as_they_are_and_cut_where_they_are_used():
