@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ours import Ours, make_plan
 from peers import Pfl
 from ratios import interleaved, ratio, show
-from workload import WORKS, Ours, Work, bare, federation, naive
+from workload import WORKS, Work, bare, federation, naive, network
 
-from idiolect.contract.context import Context
-from idiolect.core.tree import Slots
+from idiolect.contract import Batch, ClientContext, Slots
+from idiolect.kernels import has_bf16
 from idiolect.methods.fedavg import FedAvg
-from idiolect.task.network import has_bf16
-from idiolect.task.task import Batch
 
 OTHERS = ("pfl", "naive")
 
@@ -28,7 +27,7 @@ OTHERS = ("pfl", "naive")
 class Stepwise(FedAvg):
     """FedAvg with a step of its own, so that engines cannot know that it is the plain one."""
 
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """The plain step."""
         return super().step(ctx, work, batch)
 
@@ -36,22 +35,25 @@ class Stepwise(FedAvg):
 def contestants(work: Work, clients: int, without: list[str]) -> dict[str, Any]:
     """The bare steps, our engines and the others."""
     data = federation(work, clients)
-    found: dict[str, Any] = {"bare steps": bare(work, clients)}
+
+    def ours(engine: str, method: str | FedAvg = "fedavg", precision: str = "fp32") -> Ours:
+        return Ours(make_plan(network(work, data), data, work.batch, method, precision), engine)
+
+    running: dict[str, Any] = {"bare steps": bare(work, clients)}
     if work.model.startswith("mlp"):
-        found["vector, plain SGD"] = Ours(work, data, "vector")
-        found["vector, any step"] = Ours(work, data, "vector", Stepwise())
-        found["workers"] = Ours(work, data, "workers")
-    else:
-        found["workers"] = Ours(work, data, "workers")
+        running["vector, plain SGD"] = ours("vector")
+        running["vector, any step"] = ours("vector", Stepwise())
+    running["workers"] = ours("workers")
+    if not work.model.startswith("mlp"):
         if has_bf16("cpu"):
-            found["workers, bf16"] = Ours(work, data, "workers", precision="bf16")
+            running["workers, bf16"] = ours("workers", precision="bf16")
         else:
             print("no bf16: this processor has no instructions for it")
     if "pfl" not in without:
-        found["pfl"] = Pfl(work, clients)
+        running["pfl"] = Pfl(work, clients)
     if "naive" not in without:
-        found["naive"] = naive(work, clients)
-    return found
+        running["naive"] = naive(work, clients)
+    return running
 
 
 def main() -> None:
@@ -70,8 +72,8 @@ def main() -> None:
         try:
             seconds = interleaved(running, options.pairs)
         finally:
-            for each in running.values():
-                each.close()
+            for contestant in running.values():
+                contestant.close()
         rows = []
         for name in running:
             bare = ratio(seconds[name], seconds["bare steps"])

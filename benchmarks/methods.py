@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ours import Ours, make_plan
 from ratios import interleaved, ratio, show
-from workload import WORKS, Ours, Work, federation
+from workload import WORKS, Work, federation, network
 
-from idiolect.contract.method import methods
+from idiolect.contract import methods
 from idiolect.core.errors import IdiolectError
 from idiolect.core.expressions import split
 from idiolect.data import Federation
@@ -25,13 +26,18 @@ GROUP = 7
 EXTRA = ("pfedgate(s=1)", "pfedgate(s=0.3, split=structured)", "pfedgate(s=0.3, split=structured, gate_pool=1)")
 
 
-def started(work: Work, data: Federation, engine: str, names: list[str]) -> dict[str, Ours]:
+def start(work: Work, data: Federation, engine: str, method: str) -> Ours:
+    """A method before its first round."""
+    return Ours(make_plan(network(work, data), data, work.batch, method), engine)
+
+
+def start_all(work: Work, data: Federation, engine: str, names: list[str]) -> dict[str, Ours]:
     """Methods after their set-up rounds and the first, in which every client gets its state; what cannot run here is
     left out."""
     running = {}
     for name in names:
         try:
-            running[name] = Ours(work, data, engine, name)
+            running[name] = start(work, data, engine, name)
         except IdiolectError as error:
             print(f"{name}: {error}")
             continue
@@ -57,11 +63,11 @@ def main() -> None:
         public = (torch.randn(200, *work.shape, generator=draw), torch.randint(0, 10, (200,), generator=draw))
         data = type(data)(data.clients, data.name, 10, "given", "0" * 12, public)
         engine = options.engine or ("vector" if work.model.startswith("mlp") else "workers")
-        base, rows = Ours(work, data, engine), list[dict[str, Any]]()
+        base, rows = start(work, data, engine, "fedavg"), list[dict[str, Any]]()
         base.round()
         usual = base.sent
         for at in range(0, len(chosen), GROUP):
-            running = started(work, data, engine, chosen[at : at + GROUP])
+            running = start_all(work, data, engine, chosen[at : at + GROUP])
             before = {name: ours.sent for name, ours in running.items()}
             seconds = interleaved({"fedavg": base, **running}, options.pairs)
             for name, ours in running.items():

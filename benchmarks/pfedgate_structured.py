@@ -15,14 +15,14 @@ import time
 from dataclasses import dataclass
 
 import torch
+from idiolect.engines.client import fresh_optimizer
 from torch.profiler import ProfilerActivity, profile
 
 from idiolect import Batch, Task
 from idiolect.contract.context import Context
 from idiolect.contract.method import methods
 from idiolect.core import tree
-from idiolect.engines.client import fresh_optimizer
-from idiolect.kernels.convolutions import speed_up
+from idiolect.kernels import speed_up
 from idiolect.models import LeNet5w
 from idiolect.task.network import Net
 from idiolect.task.optimizers import SGD
@@ -48,7 +48,7 @@ class Client:
 
     def held(self):
         """The bytes of the slots that exist before a step."""
-        return sum(leaf.numel() * leaf.element_size() for each in self.work.values() for leaf in each.values())
+        return sum(leaf.numel() * leaf.element_size() for slot in self.work.values() for leaf in slot.values())
 
 
 def client(expression: str, batch: Batch, fast: bool) -> Client:
@@ -81,14 +81,14 @@ def ratio(one, other, pairs: int) -> tuple[float, float, float]:
     """The median of one's time in units of the other's, and an order-statistics interval for it."""
     for _ in range(2):
         one(), other()
-    found = []
+    ratios = []
     for pair in range(pairs):
         order = (one, other) if pair % 2 else (other, one)
         times = {action: seconds(action) for action in order}
-        found.append(times[one] / times[other])
-    found.sort()
+        ratios.append(times[one] / times[other])
+    ratios.sort()
     cut = max(0, int((pairs - 1.96 * pairs**0.5) / 2))
-    return statistics.median(found), found[cut], found[-1 - cut]
+    return statistics.median(ratios), ratios[cut], ratios[-1 - cut]
 
 
 def peak(action) -> int:
@@ -97,9 +97,9 @@ def peak(action) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         action()
     now = most = 0
-    events = [each for each in watched.profiler.kineto_results.events() if each.name() == "[memory]"]
-    for each in sorted(events, key=lambda each: each.start_ns()):
-        now += each.nbytes()
+    events = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
         most = max(most, now)
     return most
 
@@ -121,14 +121,15 @@ def main() -> None:
     print(f"FedAvg: step {1000 * step:.1f} ms, prediction {1000 * guess:.1f} ms, memory {base / 2**20:.1f} MB\n")
     print(f"{'of FedAvg':44} {'step':>20} {'prediction':>20} {'memory':>7} {'active':>7} {'gate':>9}")
     for expression in VARIANTS:
-        each = client(expression, batch, chosen.fast)
+        gated = client(expression, batch, chosen.fast)
         times = [
-            ratio(getattr(each, action), getattr(dense, action), max(9, chosen.pairs)) for action in ("step", "predict")
+            ratio(getattr(gated, action), getattr(dense, action), max(9, chosen.pairs))
+            for action in ("step", "predict")
         ]
         texts = [f"{middle:.2f} ({low:.2f}-{high:.2f})" for middle, low, high in times]
-        after = each.ctx.method.step(each.ctx, each.work, batch)
-        active, gate = float(after["pfedgate.tally"]["density"]), tree.size(each.work["pfedgate.gate"])
-        memory = (each.held() + peak(each.step)) / base
+        after = gated.ctx.method.step(gated.ctx, gated.work, batch)
+        active, gate = float(after["pfedgate.tally"]["density"]), tree.size(gated.work["pfedgate.gate"])
+        memory = (gated.held() + peak(gated.step)) / base
         print(f"{expression:44} {texts[0]:>20} {texts[1]:>20} {memory:7.2f} {active:7.3f} {gate:9,d}", flush=True)
 
 

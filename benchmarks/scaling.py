@@ -12,21 +12,15 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from ours import Ours, make_plan
 from ratios import show
 
-from idiolect import Task
-from idiolect.contract.method import methods
 from idiolect.data import Client, Federation
-from idiolect.engines import Plan, engines
-from idiolect.engines.machine import tune_allocator
 from idiolect.models import build
-from idiolect.runs.round_loop import Experiment
-from idiolect.runs.store import Store
 
 SAMPLES = 32
 
@@ -78,35 +72,25 @@ def _measure(
     total: int, sampled: int, method: str, model: str, engine: str, rounds: int, folder: str
 ) -> dict[str, Any]:
     torch.set_num_threads(1)
-    tune_allocator()
     data = federation(total)
-    x, y = data.clients[0].split("train")
-    task = Task(build(model, data, seed=0), (x[:2], y[:2]), classes=10)
-    plan = Plan(
-        methods.build(method), (task,), data, rounds=10**6, batch_size=32, lr=0.01, participation=sampled / total
-    )
-    runner = engines.build(engine).make(plan)
+    plan = make_plan(build(model, data, seed=0), data, 32, method, participation=sampled / total)
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        store = Store(Path(place) / "state.sqlite")
-        experiment = Experiment(plan, runner, store, eval_every=10**9)
-        server = plan.method.server_init(plan.server(0))
+        file = Path(place) / "state.sqlite"
+        ours = Ours(plan, engine, file, eval_every=10**9)
         seconds, peak = [], 0.0
-        for round in range(rounds):
-            started = time.perf_counter()
-            server = experiment.do_round(round, server, lambda _: None)
-            seconds.append(time.perf_counter() - started)
+        for _ in range(rounds):
+            seconds.append(ours.round())
             peak = max(peak, anonymous_mb())
-        runner.close()
-        stored = (Path(place) / "state.sqlite").stat().st_size / 1e6
-        visited = len(store.visited())
-        store.close()
+        stored = file.stat().st_size / 1e6
+        visited = len(ours.store.visited())
+        ours.close()
     later = sorted(seconds[1:])
     cut = max(0, int((len(later) - 1.96 * len(later) ** 0.5) / 2))
     return {
         "clients": total,
         "sampled": sampled,
         "method": method,
-        "parameters": sum(leaf.numel() for leaf in task.net.params.values()),
+        "parameters": sum(leaf.numel() for leaf in plan.tasks[0].net.params.values()),
         "seconds per round": later[len(later) // 2],
         "low": later[cut],
         "high": later[-1 - cut],

@@ -1,5 +1,5 @@
-"""The common workload of the speed benchmarks, and the two yardsticks that know nothing of Idiolect: the bare PyTorch
-steps of the same work, and a federation written the way users write it."""
+"""The common workload of the speed benchmarks, and the two yardsticks without Idiolect's engines: the bare PyTorch steps
+of the same work, and a federation written the way users write it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from idiolect import Task
-from idiolect.contract.method import Method, methods
 from idiolect.data import Client, Federation
-from idiolect.engines import Engine, Plan, engines
-from idiolect.engines.machine import threads, tune_allocator
 from idiolect.models import build
-from idiolect.runs.round_loop import Experiment
-from idiolect.runs.store import Store
 
 TRAIN, TEST, LR = 320, 64, 0.01
 
@@ -46,60 +40,24 @@ WORKS = (
 )
 
 
-def federation(work: Work, clients: int) -> Federation:
-    """Clients of random images; speed does not depend on what they show."""
+def federation(work: Work, clients: int, val: int = 0) -> Federation:
+    """Clients of random images; speed does not depend on what they show. `val` is how many validation samples each
+    client has."""
     draw = torch.Generator().manual_seed(0)
-    total = clients * (TRAIN + TEST)
+    total = clients * (TRAIN + TEST + val)
     x = torch.randn(total, *work.shape, generator=draw)
     y = torch.randint(0, 10, (total,), generator=draw)
     members = []
     for number in range(clients):
-        start = number * (TRAIN + TEST)
-        train = torch.arange(start, start + TRAIN)
-        test = torch.arange(start + TRAIN, start + TRAIN + TEST)
-        members.append(Client(f"client {number}", x, y, train, torch.arange(0), test))
+        mine = torch.arange(number * (TRAIN + TEST + val), (number + 1) * (TRAIN + TEST + val))
+        train, test, validation = mine.split((TRAIN, TEST, val))
+        members.append(Client(f"client {number}", x, y, train, validation, test))
     return Federation(tuple(members), "random images", 10, "given", "0" * 12)
 
 
 def network(work: Work, data: Federation) -> nn.Module:
     """The network, with the same initial values for everybody."""
     return build(work.model, data, seed=0)
-
-
-class Ours:
-    """Whole rounds of Idiolect: sampling, training, aggregation, evaluation, commit."""
-
-    def __init__(
-        self, work: Work, data: Federation, engine: str, method: str | Method = "fedavg", precision: str = "fp32"
-    ) -> None:
-        tune_allocator()  # as a run does
-        x, y = data.clients[0].split("train")
-        task = Task(network(work, data), (x[:2], y[:2]), classes=10)
-        task.net.precision = torch.bfloat16 if precision == "bf16" else None
-        self.plan = Plan(methods.build(method), (task,), data, rounds=10**6, batch_size=work.batch, lr=LR)
-        self.engine: Engine = engines.build(engine).make(self.plan)
-        self.store = Store(None)
-        self.experiment = Experiment(self.plan, self.engine, self.store)
-        self.rounds = -self.plan.method.setup_rounds
-        self.server = self.plan.method.server_init(self.plan.server(self.rounds))
-
-    def round(self) -> float:
-        """Seconds of one round."""
-        with threads(1):
-            started = time.perf_counter()
-            self.server = self.experiment.do_round(self.rounds, self.server, lambda _: None)
-            seconds = time.perf_counter() - started
-        self.rounds += 1
-        return seconds
-
-    @property
-    def sent(self) -> dict[str, int]:
-        """The bytes of training so far, up and down."""
-        return {way: self.store.fact(f"bytes_{way}", 0) for way in ("up", "down")}
-
-    def close(self) -> None:
-        """Stop the engine."""
-        self.engine.close()
 
 
 class Apart:
@@ -149,7 +107,7 @@ def bare(work: Work, clients: int, processes: int = 2) -> Apart:
 def _bare(work: Work, clients: int, number: int, processes: int) -> Callable[[], None]:
     torch.set_num_threads(1)
     data = federation(work, clients)
-    mine = [each.split("train") + each.split("test") for each in data.clients[number::processes]]
+    mine = [client.split("train") + client.split("test") for client in data.clients[number::processes]]
     model = network(work, data)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
 
@@ -177,26 +135,26 @@ def naive(work: Work, clients: int) -> Apart:
 def _naive(work: Work, clients: int) -> Callable[[], None]:
     data = federation(work, clients)
     shared = network(work, data)
-    train = [TensorDataset(*each.split("train")) for each in data.clients]
-    test = [TensorDataset(*each.split("test")) for each in data.clients]
+    train = [TensorDataset(*client.split("train")) for client in data.clients]
+    test = [TensorDataset(*client.split("test")) for client in data.clients]
 
     def do() -> None:
         trained = []
-        for each in train:
+        for samples in train:
             model = copy.deepcopy(shared)
             optimizer = torch.optim.SGD(model.parameters(), lr=LR)
             model.train()
-            for x, y in DataLoader(each, work.batch, shuffle=True):
+            for x, y in DataLoader(samples, work.batch, shuffle=True):
                 optimizer.zero_grad()
                 nn.CrossEntropyLoss()(model(x), y).backward()
                 optimizer.step()
             trained.append(model.state_dict())
-        mean = {name: torch.stack([each[name] for each in trained]).mean(0) for name in trained[0]}
+        mean = {name: torch.stack([state[name] for state in trained]).mean(0) for name in trained[0]}
         shared.load_state_dict(mean)
         shared.eval()
         with torch.no_grad():
-            for each in (*train, *test):
-                for x, y in DataLoader(each, work.batch):
+            for samples in (*train, *test):
+                for x, y in DataLoader(samples, work.batch):
                     outputs = shared(x)
                     nn.CrossEntropyLoss()(outputs, y).item()
                     (outputs.argmax(1) == y).sum().item()

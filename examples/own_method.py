@@ -12,9 +12,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import idiolect
-from idiolect import Batch, Context, Method, Upload, option, register
-from idiolect.core import tree
-from idiolect.core.tree import Slots
+from idiolect.contract import (
+    About,
+    Batch,
+    ClientContext,
+    Method,
+    RoundContext,
+    Slot,
+    Slots,
+    Tree,
+    option,
+    private,
+    register,
+    tree,
+)
+
+OWN = "proxhead.own"
 
 
 @register("proxhead")
@@ -27,38 +40,43 @@ class ProxHead(Method):
     The server averages whole models, so the average head costs nothing extra. A client that has never trained uses
     it as its own.
 
-    Hand-worked: own head 2, average head 1, loss gradient 3, lam = 0.5 and rate 0.1 give 2 - 0.1 (3 + 0.5) = 1.65.
+    Hand-worked: own head 2, average head 1, gradient 3, lam = 0.5, learning rate 0.1: 2 - 0.1 (3 + 0.5) = 1.65.
     """
 
-    title: ClassVar[str] = "A personal head, held near the average one"
+    about = About("A personal head, held near the average one", stays="the head that predicts")
     identities: ClassVar[Mapping[str, str]] = {"proxhead(lam=0)": "fedper"}
 
     lam: float = option(0.1, min=0.0, help="pull of the own head towards the average one")
 
-    def client_init(self, ctx: Context) -> Slots:
-        """The own head: at first the common initial one."""
-        return {**super().client_init(ctx), "proxhead.own": tree.pick(ctx.initial["params"], ctx.task.head())}
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The shared model, and a head that stays on the client."""
+        return {**super().slots, OWN: private(initial_head)}
 
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
-        """The newest body under the own head, once there is one."""
-        model = super().view(ctx, client, download)
-        return model if ctx.newcomer else {**model, "params": {**model["params"], **client["proxhead.own"]}}
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Start from the own head; the average one is the anchor."""
+        anchor = tree.pick(work["params"], work[OWN])
+        return {**work, **self.personal_model(ctx, work), "proxhead.anchor": anchor}
 
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
-        """Train from the view, with the average head as the anchor."""
-        anchor = tree.pick(download["params"], client["proxhead.own"])
-        return {**self.view(ctx, client, download), "proxhead.anchor": anchor}
-
-    def step(self, ctx: Context, work: Slots, batch: Batch) -> Slots:
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step on the loss plus the tether, whose gradient is lam (h - anchor)."""
         pull = tree.sub(tree.pick(work["params"], work["proxhead.anchor"]), work["proxhead.anchor"])
         grad = ctx.grad(work, "params", batch).plus({**tree.zeros_like(work["params"]), **pull}, self.lam)
-        return ctx.descend(work, "params", grad, batch)
+        return ctx.optimize(work, "params", grad, batch)
 
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep the head, and send the whole model."""
-        client, upload = super().end(ctx, client, work)
-        return {**client, "proxhead.own": tree.pick(work["params"], client["proxhead.own"])}, upload
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Keep the head; the whole model is sent, as usual."""
+        return {**work, OWN: tree.pick(work["params"], work[OWN])}
+
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The newest body under the own head, once there is one."""
+        model = super().personal_model(ctx, work)
+        return model if ctx.newcomer else {**model, "params": {**model["params"], **work[OWN]}}
+
+
+def initial_head(ctx: RoundContext) -> Tree:
+    """The own head: at first the common initial one."""
+    return tree.pick(ctx.initial["params"], ctx.task.head())
 
 
 def main() -> None:

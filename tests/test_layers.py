@@ -107,3 +107,20 @@ def test_heavy_packages_have_rooms_of_their_own(package: str) -> None:
         and any(name.split(".")[0] == package for name, _ in imports(path))
     }
     assert not users
+
+
+def test_no_method_imports_another() -> None:
+    folder = ROOT / "methods"
+    others: dict[str, set[str]] = {}
+    for path in folder.rglob("*.py"):
+        own = path.relative_to(folder).parts[0].removesuffix(".py")
+        for name, _ in imports(path):
+            parts = name.split(".")
+            if (
+                parts[:2] == ["idiolect", "methods"]
+                and len(parts) > 2
+                and parts[2] not in (own, "papers")
+                and own != "__init__"
+            ):
+                others.setdefault(own, set()).add(parts[2])
+    assert not others

@@ -13,14 +13,15 @@ import yaml
 from torch import nn
 
 import idiolect
-from idiolect.comparison.api import budget, compare, resume_comparison, shared_engine
+from idiolect.comparison.api import compare, resume_comparison
+from idiolect.comparison.conditions import choose_engine, count_fedavg_steps
 from idiolect.comparison.entrants import resolve_seeds
 from idiolect.comparison.folder import slug
 from idiolect.contract.method import methods
 from idiolect.core.errors import InputError, RunFolderError, UnknownNameError
-from idiolect.runs.api import make_plan
 from idiolect.runs.progress import Reporter
 from idiolect.runs.settings import configure
+from idiolect.runs.setup import make_plan
 
 SMALL = {"clients": 4, "rounds": 2, "partition": "dirichlet:0.5", "model": "linear"}
 main_thread = pytest.mark.skipif(
@@ -46,7 +47,7 @@ class Listener(Reporter):
 
 
 def scores(comparison):
-    return {each.method: each.scores for each in comparison.standings}
+    return {each.method: each.scores for each in comparison.rows}
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ def test_methods_and_seeds_can_be_added(copied):
     grown = compare("local, fedavg, fedprox(mu=0.5), fedper", seeds=3, out=copied, reporter=told, **SMALL)
     assert len(told.started) == 2 + 4
     assert grown.protocol["seeds"] == [0, 1, 2]
-    assert len(grown.standings) == 4
+    assert len(grown.rows) == 4
 
 
 def test_methods_and_seeds_cannot_be_dropped(copied):
@@ -132,7 +133,7 @@ def test_methods_and_seeds_cannot_be_dropped(copied):
 def test_a_method_that_never_finished_a_run_can_be_dropped(copied):
     for summary in (copied / "local").glob("*/summary.json"):
         summary.unlink()
-    assert len(compare("fedavg, fedprox(mu=0.5)", seeds=2, out=copied, **SMALL).standings) == 2
+    assert len(compare("fedavg, fedprox(mu=0.5)", seeds=2, out=copied, **SMALL).rows) == 2
 
 
 def test_other_settings_are_refused_and_named(copied):
@@ -225,7 +226,7 @@ def test_an_error_in_a_process_reaches_the_user(tmp_path, finished):
 def test_all_takes_the_registry_and_names_what_cannot_run():
     clients = [(torch.randn(12, 3), torch.randint(0, 2, (12,))) for _ in range(3)]
     comparison = compare("all", clients, seeds=1, rounds=1, model="mlp(hidden=[4])")
-    taken = {each.method for each in comparison.standings}
+    taken = {each.method for each in comparison.rows}
     assert {"fedavg", "local", "fedprox"} <= taken
     assert len(taken) + len(comparison.skipped) == len(list(methods))
     assert all(comparison.skipped.values())
@@ -239,7 +240,7 @@ def test_own_objects(tmp_path):
     )
     assert comparison.protocol["metric"] == "off"
     assert comparison.protocol["direction"] == "lower"
-    assert comparison.standings[0].selected.mean <= comparison.standings[1].selected.mean
+    assert comparison.rows[0].selected.mean <= comparison.rows[1].selected.mean
     with pytest.raises(RunFolderError, match=r"own data, model.*data=\.\.\., model=\.\.\."):
         resume_comparison(tmp_path / "x")
     again = resume_comparison(tmp_path / "x", data=clients, **own)
@@ -296,7 +297,7 @@ def test_seeds():
 def test_the_budget_is_what_fedavg_takes():
     for settings in (SMALL, SMALL | {"participation": 0.5, "local_epochs": 2, "batch_size": 7}):
         steps = idiolect.run("fedavg", **settings).summary["steps"]
-        assert budget(make_plan(configure({**settings, "method": "ditto"}), {})) == steps
+        assert count_fedavg_steps(make_plan(configure({**settings, "method": "ditto"}), {})) == steps
 
 
 def test_the_baseline_can_be_chosen(finished):
@@ -319,12 +320,12 @@ def test_auto_is_resolved_once_for_all_runs(copied):
 
 def test_runs_at_a_time_share_the_cores(monkeypatch):
     plan = make_plan(configure(SMALL), {})
-    module = import_module("idiolect.comparison.api")
+    module = import_module("idiolect.comparison.conditions")
     monkeypatch.setattr(module, "resolve", lambda text, plan: ("workers(count=8)", {}))
     monkeypatch.setattr(module, "cores", lambda: 8)
-    assert shared_engine("auto", plan, jobs=1) == "workers(count=8)"
-    assert shared_engine("auto", plan, jobs=4) == "workers(count=2)"
-    assert shared_engine("workers(count=8)", plan, jobs=4) == "workers(count=8)"
+    assert choose_engine("auto", plan, jobs=1) == "workers(count=8)"
+    assert choose_engine("auto", plan, jobs=4) == "workers(count=2)"
+    assert choose_engine("workers(count=8)", plan, jobs=4) == "workers(count=8)"
 
 
 def test_folder_names():

@@ -73,13 +73,13 @@ THREE = {
 
 def test_the_best_comes_first_and_nan_last():
     runs = {**THREE, "broken": dict.fromkeys((0, 1, 2), summary(math.nan))}
-    assert [each.method for each in comparison(runs).standings] == ["ditto", "finetune(fedavg)", "fedavg", "broken"]
+    assert [each.method for each in comparison(runs).rows] == ["ditto", "finetune(fedavg)", "fedavg", "broken"]
 
 
 def test_lower_can_be_better():
     runs = {name: {0: summary(value, "mse", "lower")} for name, value in (("fedavg", 0.5), ("local", 0.4))}
     board = comparison(runs, metric="mse", direction="lower")
-    assert [each.method for each in board.standings] == ["local", "fedavg"]
+    assert [each.method for each in board.rows] == ["local", "fedavg"]
     assert "lower is better" in leaderboard_tables(board)[0].title
 
 

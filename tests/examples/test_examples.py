@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from idiolect.contract.method import methods
+from idiolect.contract import methods
 
 ROOT = Path(__file__).parents[2]
 SHORT = {"bring_your_own": ["--rounds", "2"], "own_method": ["--rounds", "2"]}

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from idiolect import Batch
-from idiolect.contract.method import methods
+from idiolect.contract import methods
 from idiolect.core import tree
 from idiolect.core.errors import OptionError
+from idiolect.engines.slots import first_client, gather
 from idiolect.testing import CHECKS, check_method, play, tiny_plan
 
 PROXHEAD = f"{Path(__file__).parents[2] / 'examples' / 'own_method.py'}:ProxHead"
@@ -39,7 +40,7 @@ def test_the_tether_acts():
 
 
 def test_the_step_follows_finite_differences():
-    """(before - after) / rate is the slope of f + lam/2 |h - anchor|^2, in double precision."""
+    """(before - after) / lr is the gradient of f + lam/2 |h - anchor|^2, in double precision."""
     plan = tiny_plan(f"{PROXHEAD}(lam=0.7)", lr=1.0)
     task, ctx = plan.tasks[0], plan.context(0, 0)
     x, y = plan.split(0, "train")
@@ -67,7 +68,8 @@ def test_a_client_that_never_trained_uses_the_average_head():
     received = {"params": tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params), "buffers": {}}
     for newcomer in (True, False):
         ctx = plan.context(0, 0, newcomer)
-        head = tree.pick(plan.method.view(ctx, plan.method.client_init(ctx), received)["params"], plan.tasks[0].head())
+        work = gather(ctx, first_client(ctx), received, training=False)
+        head = tree.pick(plan.method.personal_model(ctx, work)["params"], plan.tasks[0].head())
         expected = received["params"] if newcomer else plan.tasks[0].net.params
         assert all(torch.equal(leaf, expected[name]) for name, leaf in head.items())
 

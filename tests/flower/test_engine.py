@@ -14,7 +14,7 @@ from idiolect.core.errors import IdiolectError
 from idiolect.flower.loopback import LoopbackEngine, LoopbackTransport
 from idiolect.flower.messages import Message
 from idiolect.flower.settings import Deployment
-from idiolect.runs.round_loop import Experiment
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.testing import play, tiny_plan
 
@@ -45,7 +45,7 @@ def test_scores_right_after_local_training_come_along():
 def test_the_server_keeps_receipts_instead_of_states():
     plan = tiny_plan("ditto")
     engine, store = LoopbackEngine(plan), Store(None)
-    Experiment(engine.plan, engine, store).run()
+    RoundLoop(engine.plan, engine, store).run()
     assert store.clients([0])[0] == {"receipt": {"round": torch.tensor(plan.rounds - 1)}}
 
 
@@ -136,7 +136,7 @@ def test_a_round_goes_on_without_a_client_that_misbehaves(fault, caplog):
     deployment = replace(LENIENT, max_message_mb=2.0)
     engine = LoopbackEngine(plan, deployment, lambda services: Misbehaving(services, change))
     store = Store(None)
-    Experiment(engine.plan, engine, store).run()
+    RoundLoop(engine.plan, engine, store).run()
     assert reason in caplog.text
     assert store.clients([BAD])[BAD] is None, "what it sent was not accepted"
     assert store.clients([0])[0] is not None
@@ -151,7 +151,7 @@ def test_a_client_that_was_refused_is_welcome_again_from_the_state_it_had(caplog
     asked = []
     original = engine.services[BAD].train
     engine.services[BAD].train = lambda request: asked.append(request.fields.get("accepted")) or original(request)
-    Experiment(engine.plan, engine, store).run()
+    RoundLoop(engine.plan, engine, store).run()
     assert asked == [None, 0, 0], "after the refused round 1 it goes on from round 0"
     assert int(store.clients([BAD])[BAD]["receipt"]["round"]) == 2
 
@@ -183,7 +183,7 @@ def test_a_client_that_comes_back_after_ten_rounds_goes_on_from_its_state(caplog
         return original(request)
 
     engine.services[BAD].train = train
-    Experiment(engine.plan, engine, store).run(watch)
+    RoundLoop(engine.plan, engine, store).run(watch)
     assert seen == [(0, None), (1, 0), (12, 1)]
     assert caplog.text.count("no update from client 1") == 10
     scored = {row[0] for row in store.rows() if row[1] == BAD and row[3] == "view"}
@@ -196,7 +196,7 @@ def test_too_few_replies_end_the_run_with_the_state_saved():
     engine = LoopbackEngine(plan, deployment, lambda services: Misbehaving(services, lambda _: None))
     store = Store(None)
     with pytest.raises(IdiolectError, match=r"round 1: 4 of 5 clients replied and 5 are needed; .* run the app again"):
-        Experiment(engine.plan, engine, store).run()
+        RoundLoop(engine.plan, engine, store).run()
     assert store.fact("next_round") is None
 
 
@@ -205,7 +205,7 @@ def test_nobody_connected_ends_the_run_with_a_reason():
     engine.membership.transport.nodes = frozenset
     started = time.monotonic()
     with pytest.raises(IdiolectError, match="only 0 of 5 clients are connected and 3 are needed"):
-        Experiment(engine.plan, engine, Store(None)).run()
+        RoundLoop(engine.plan, engine, Store(None)).run()
     assert time.monotonic() - started < 5
 
 
@@ -220,9 +220,9 @@ def test_a_restarted_server_goes_on_and_clients_keep_their_states(method, crash,
     store = Store(tmp_path / "server.sqlite")
     engine = LoopbackEngine(plan, folder=tmp_path, store=store)
     rounds = iter([False, False, True])
-    Experiment(engine.plan, engine, store).run(stop=lambda: next(rounds))
+    RoundLoop(engine.plan, engine, store).run(stop=lambda: next(rounds))
     if crash:  # clients train the next round, but the server ends before it is committed
-        experiment = Experiment(engine.plan, engine, store)
+        experiment = RoundLoop(engine.plan, engine, store)
         experiment.store = Dying(store)
         with pytest.raises(KeyboardInterrupt):
             experiment.run()
@@ -232,7 +232,7 @@ def test_a_restarted_server_goes_on_and_clients_keep_their_states(method, crash,
 
     store = Store(tmp_path / "server.sqlite")
     engine = LoopbackEngine(plan, folder=tmp_path, store=store)
-    Experiment(engine.plan, engine, store).run()
+    RoundLoop(engine.plan, engine, store).run()
     assert same(store.server(), whole.server)
     assert_states(engine.states(plan.data.seen), whole.clients)
     assert [row for row in store.rows() if row[3] != "state"] == [row for row in whole.rows if row[3] != "state"]
@@ -258,12 +258,12 @@ def test_a_client_without_its_state_starts_anew_and_the_log_says_so(tmp_path, ca
     def watch(progress):
         engine.services[BAD].states = Store(None)
 
-    Experiment(engine.plan, engine, store).run(watch)
+    RoundLoop(engine.plan, engine, store).run(watch)
     assert "client 1 has lost its state and started anew" in caplog.text
 
 
 def test_logs_are_quiet_when_all_is_well(caplog):
     caplog.set_level(logging.WARNING)
     engine = LoopbackEngine(tiny_plan("ditto"))
-    Experiment(engine.plan, engine, Store(None)).run()
+    RoundLoop(engine.plan, engine, Store(None)).run()
     assert not caplog.records

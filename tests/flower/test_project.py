@@ -8,7 +8,7 @@ from idiolect.core.errors import InputError
 from idiolect.data import load
 from idiolect.flower.project import Project, describe_data, hide_other_clients, make_placeholders
 from idiolect.flower.settings import read_settings
-from idiolect.runs.api import make_plan, weights_hash
+from idiolect.runs.setup import make_plan, weights_hash
 
 SETTINGS = {"method": "fedavg", "clients": 3, "rounds": 1}
 

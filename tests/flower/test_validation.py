@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from idiolect.core.errors import InputError
-from idiolect.engines.client import train
+from idiolect.engines.client_round import train
 from idiolect.flower.messages import Message
 from idiolect.flower.validation import (
     UploadValidator,

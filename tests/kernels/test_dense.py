@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from idiolect import Batch, Task
-from idiolect.contract.context import autograd
-from idiolect.kernels.dense import Dense, dense_layers, dense_of
+from idiolect.contract.gradients import Autograd
+from idiolect.kernels import dense_of
+from idiolect.kernels.dense import Dense, dense_layers
 
 NETWORKS = {
     "two layers": nn.Sequential(nn.Flatten(), nn.Linear(36, 20), nn.ReLU(), nn.Linear(20, 5)),
@@ -19,10 +20,13 @@ NETWORKS = {
 }
 
 
-def made(name, samples, kind="compiled"):
+def make(name, samples, kind="compiled"):
     torch.manual_seed(0)
     module = NETWORKS[name]
-    inputs, classes = next(each for each in module if isinstance(each, nn.Linear)).in_features, module[-1].out_features
+    inputs, classes = (
+        next(layer for layer in module if isinstance(layer, nn.Linear)).in_features,
+        module[-1].out_features,
+    )
     shape = (4, 9) if name == "two layers" else (inputs,)
     batch = Batch(torch.randn(samples, *shape), torch.arange(samples) % classes, torch.rand(samples).round() + 0.1)
     task = Task(module, (batch.x[:2], batch.y[:2]), classes=classes)
@@ -36,25 +40,25 @@ def made(name, samples, kind="compiled"):
 @pytest.mark.parametrize("samples", [1, 7, 16, 32, 45])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_gradients_equal_those_of_autograd(network, samples, kind):
-    task, dense, batch = made(network, samples, kind)
-    grads, scored = autograd(lambda part: task.loss(part["params"], {}, batch), {"params": task.net.params})
-    written = dense.grad("params", task.net.params, batch, None)
-    assert list(written.tree) == list(task.net.params)
-    torch.testing.assert_close(written.tree, grads["params"], rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(written.scored[:3], scored[:3], rtol=1e-4, atol=1e-6)
+    task, dense, batch = make(network, samples, kind)
+    grads, scored = Autograd().of_loss(lambda part: task.loss(part["params"], {}, batch), {"params": task.net.params})
+    grad = dense.grad("params", task.net.params, batch, None)
+    assert list(grad.tree) == list(task.net.params)
+    torch.testing.assert_close(grad.tree, grads["params"], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(grad.scored[:3], scored[:3], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["compiled", "plain"])
 def test_only_what_is_trained_has_a_gradient(kind):
-    task, dense, batch = made("deep", 9, kind)
+    task, dense, batch = make("deep", 9, kind)
     part = frozenset({"3.weight", "3.bias", "5.bias"})
-    grads, _ = autograd(
+    grads, _ = Autograd().of_loss(
         lambda given: task.loss({**task.net.params, **given["own"]}, {}, batch),
         {"own": {name: task.net.params[name] for name in part}},
     )
-    written = dense.grad("own", task.net.params, batch, part)
-    assert set(written.slots["own"]) == part
-    torch.testing.assert_close(written.slots["own"], grads["own"], rtol=1e-4, atol=1e-6)
+    grad = dense.grad("own", task.net.params, batch, part)
+    assert set(grad.slots["own"]) == part
+    torch.testing.assert_close(grad.slots["own"], grads["own"], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("part", [None, frozenset({"2.weight", "2.bias"})])
@@ -65,7 +69,7 @@ def test_compiled_steps_are_those_of_pytorch(part):
     batches.weight[:, -1, 5:] = 0
     ends = []
     for kind in ("compiled", "plain"):
-        task, dense, _ = made("no biases", samples, kind)
+        task, dense, _ = make("no biases", samples, kind)
         torch.manual_seed(1)
         params = {name: torch.randn(clients, *leaf.shape) / 5 for name, leaf in task.net.params.items()}
         work = {"params": params, "log": {"loss": torch.zeros(clients), "samples": torch.zeros(clients)}}
@@ -77,25 +81,39 @@ def test_compiled_steps_are_those_of_pytorch(part):
     assert ends[0]["log"]["samples"].tolist() == [39.0, 39.0, 15.0, 0.0]
 
 
-def test_one_more_axis_is_many_clients():
-    task, dense, batch = made("two layers", 8)
+@pytest.fixture(params=["public", "private"])
+def functions(request, monkeypatch):
+    """Both ways from one traced client to all: by PyTorch's public functions, and by private ones."""
+    if request.param == "public":
+        monkeypatch.setattr("idiolect.kernels.stack_call.functorch", None)
+
+
+@pytest.mark.usefixtures("functions")
+def test_clients_that_are_traced_as_one_are_computed_together(monkeypatch):
+    dense_compiled = pytest.importorskip("idiolect.kernels.dense_compiled", reason="numba is not installed")
+    task, dense, batch = make("two layers", 8)
+    calls, compute = [], dense_compiled.compute_gradients
+    monkeypatch.setattr(
+        dense_compiled, "compute_gradients", lambda *args: calls.append(len(args[-1])) or compute(*args)
+    )
     stacks = {name: torch.stack([leaf, 2 * leaf, -leaf]) for name, leaf in task.net.params.items()}
     together = torch.func.vmap(lambda params: dense.grad("params", params, batch, None).tree)(stacks)
     for row in range(3):
         alone = dense.grad("params", {name: leaf[row] for name, leaf in stacks.items()}, batch, None).tree
         torch.testing.assert_close({name: leaf[row] for name, leaf in together.items()}, alone, rtol=0, atol=0)
+    assert calls == [3, 1, 1, 1]
 
 
 def test_what_is_not_a_number_stays_that():
-    task, dense, batch = made("two layers", 8)
+    task, dense, batch = make("two layers", 8)
     batch.x[3, 2, 1] = torch.nan
-    written = dense.grad("params", task.net.params, batch, None)
-    assert written.scored.loss.isnan()
-    assert written.tree["3.weight"].isnan().any()
+    grad = dense.grad("params", task.net.params, batch, None)
+    assert grad.scored.loss.isnan()
+    assert grad.tree["3.weight"].isnan().any()
 
 
 def test_targets_and_inputs_that_do_not_fit_are_errors_and_touch_no_memory():
-    task, dense, batch = made("two layers", 8)
+    task, dense, batch = make("two layers", 8)
     with pytest.raises(IndexError, match="not among the classes"):
         dense.grad("params", task.net.params, batch._replace(y=batch.y + 3), None)
     with pytest.raises(RuntimeError, match="shape"):
@@ -103,10 +121,41 @@ def test_targets_and_inputs_that_do_not_fit_are_errors_and_touch_no_memory():
 
 
 def test_without_numba_and_in_double_precision_it_is_pytorch(monkeypatch):
-    task, dense, batch = made("two layers", 8)
+    task, dense, batch = make("two layers", 8)
     assert type(dense).__name__ == "CompiledDense"
     double = {name: leaf.double() for name, leaf in task.net.params.items()}
-    found = dense.grad("params", double, batch._replace(x=batch.x.double(), weight=batch.weight.double()), None)
-    assert found.tree["1.weight"].dtype == torch.float64
-    monkeypatch.setitem(sys.modules, "idiolect.kernels.dense_steps", None)
+    double_grad = dense.grad("params", double, batch._replace(x=batch.x.double(), weight=batch.weight.double()), None)
+    assert double_grad.tree["1.weight"].dtype == torch.float64
+    monkeypatch.setitem(sys.modules, "idiolect.kernels.dense_compiled", None)
     assert type(dense_of(task)) is Dense
+
+
+@pytest.mark.usefixtures("functions")
+def test_gradients_can_be_differentiated_again_and_traced_twice():
+    """Inside of other transforms of `torch.func`, PyTorch computes the gradient."""
+    task, dense, batch = make("two layers", 8)
+    plain, stacks = Dense(dense.layers), {name: torch.stack([leaf, -leaf]) for name, leaf in task.net.params.items()}
+
+    def norm(network):
+        def of_params(params):
+            return sum(leaf.square().sum() for leaf in network.grad("params", params, batch, None).tree.values())
+
+        return of_params
+
+    def norms(network):
+        return lambda params: torch.func.vmap(norm(network))(params).sum()
+
+    def twice(network):
+        def gradients(params, scale):
+            scaled = {name: scale * leaf for name, leaf in params.items()}
+            return network.grad("params", scaled, batch, None).tree
+
+        inner = torch.func.vmap(gradients, (None, 0))
+        return lambda params: torch.func.vmap(inner, (0, None))(params, torch.tensor([1.0, 2.0, 3.0]))
+
+    for nested in (
+        lambda network: torch.func.vmap(torch.func.grad(norm(network))),
+        lambda network: torch.func.grad(norms(network)),
+        twice,
+    ):
+        torch.testing.assert_close(nested(dense)(stacks), nested(plain)(stacks), rtol=1e-4, atol=1e-6)

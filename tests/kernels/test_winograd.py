@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 winograd = pytest.importorskip("idiolect.kernels.winograd", reason="numba is not installed")
-from idiolect.kernels.pooled import conv_pool  # noqa: E402
+from idiolect.kernels.conv_pool import conv_pool  # noqa: E402
 
-LANES, GROUP = winograd.LANES, winograd.GROUP
+LANES, GROUP = winograd.LANES, winograd.TILE_GROUP
 MANY = (LANES, LANES + 1, 2 * LANES - 1, 3 * LANES)
 POOL = nn.MaxPool2d(2)
 
@@ -17,7 +17,7 @@ POOL = nn.MaxPool2d(2)
 def error(x, conv):
     """The largest error of maxima, in parts of the largest of them."""
     with torch.no_grad():
-        found = winograd.conv_max(x, conv.weight, conv.bias, conv.padding)
+        found = winograd.conv_pool_2x2(x, conv.weight, conv.bias, conv.padding)
         bias = None if conv.bias is None else conv.bias.double()
         true = POOL(F.conv2d(x.double(), conv.weight.double(), bias, padding=conv.padding))
     assert found.shape == true.shape
@@ -61,7 +61,7 @@ def test_what_is_not_finite_is_not_lost_and_stays_in_its_tiles(channels, value):
         bad = x.clone()
         bad[1, channels - 1, row, column] = value
         with torch.no_grad():
-            found = winograd.conv_max(bad, conv.weight, conv.bias, conv.padding)
+            found = winograd.conv_pool_2x2(bad, conv.weight, conv.bias, conv.padding)
             reached = F.max_pool2d(F.conv2d(bad, conv.weight, conv.bias, padding=1), 2)
         assert found[reached.isnan()].isnan().all()
         assert not found[~reached.isfinite()].isfinite().any()
@@ -74,13 +74,13 @@ def test_kernels_and_biases_that_are_not_numbers_are_not_lost():
     conv, x = nn.Conv2d(LANES, LANES + 1, 5), torch.randn(3, LANES, 12, 12)
     with torch.no_grad():
         conv.weight[2, 1, 3, 4], conv.bias[LANES] = torch.nan, torch.nan
-        found = winograd.conv_max(x, conv.weight, conv.bias, conv.padding).isnan()
+        found = winograd.conv_pool_2x2(x, conv.weight, conv.bias, conv.padding).isnan()
     assert found[:, [2, LANES]].all()
     assert found.sum() == found[:, [2, LANES]].sum()
 
 
 class Refused(Exception):
-    """The library was not asked."""
+    """PyTorch was not asked."""
 
 
 @pytest.fixture
@@ -90,15 +90,15 @@ def ways(monkeypatch):
     def refuse(*_):
         raise Refused
 
-    monkeypatch.setattr("idiolect.kernels.pooled.conv_max", refuse)
+    monkeypatch.setattr("idiolect.kernels.conv_pool.conv_pool_2x2", refuse)
 
     def way(conv, pool=POOL, size=(14, 14), samples=8, **given):
         x = torch.randn(samples, conv.in_channels, *size, dtype=conv.weight.dtype, **given)
         try:
-            conv_pool(conv, pool, x, conv.weight, conv.bias)
+            conv_pool(conv, pool, x)
         except Refused:
             return "winograd"
-        return "library"
+        return "pytorch"
 
     return way
 
@@ -107,34 +107,34 @@ def test_convolutions_without_gradient_take_this_way_where_it_is_faster(ways):
     with torch.no_grad():
         assert ways(nn.Conv2d(32, 64, 5)) == ways(nn.Conv2d(3, 32, 5, padding=2, bias=False)) == "winograd"
         assert ways(nn.Conv2d(32, 64, 5), nn.MaxPool2d((2, 2), (2, 2), (0, 0), (1, 1))) == "winograd"
-        assert ways(nn.Conv2d(32, 64, 5), size=(6, 7), samples=100) == "library"
-        assert ways(nn.Conv2d(32, 64, 5), size=(6, 8), samples=GROUP // 2 - 1) == "library"
-        assert ways(nn.Conv2d(winograd.FEW + 1, 64, 5)) == ways(nn.Conv2d(32, LANES - 1, 5)) == "library"
-        assert ways(nn.Conv2d(32, 64, 3)) == ways(nn.Conv2d(32, 64, (5, 3))) == "library"
+        assert ways(nn.Conv2d(32, 64, 5), size=(6, 7), samples=100) == "pytorch"
+        assert ways(nn.Conv2d(32, 64, 5), size=(6, 8), samples=GROUP // 2 - 1) == "pytorch"
+        assert ways(nn.Conv2d(winograd.FEW_CHANNELS + 1, 64, 5)) == ways(nn.Conv2d(32, LANES - 1, 5)) == "pytorch"
+        assert ways(nn.Conv2d(32, 64, 3)) == ways(nn.Conv2d(32, 64, (5, 3))) == "pytorch"
         for pool in (nn.MaxPool2d(3), nn.MaxPool2d(2, padding=1), nn.MaxPool2d(2, ceil_mode=True)):
-            assert ways(nn.Conv2d(32, 64, 5), pool) == "library"
-        assert ways(nn.Conv2d(32, 64, 5).double()) == "library"
+            assert ways(nn.Conv2d(32, 64, 5), pool) == "pytorch"
+        assert ways(nn.Conv2d(32, 64, 5).double()) == "pytorch"
         with torch.autocast("cpu", torch.bfloat16):
-            assert ways(nn.Conv2d(32, 64, 5)) == "library"
+            assert ways(nn.Conv2d(32, 64, 5)) == "pytorch"
 
 
 def test_convolutions_with_a_gradient_do_not_take_this_way(ways):
     conv = nn.Conv2d(32, 64, 5)
-    assert ways(conv) == "library"
+    assert ways(conv) == "pytorch"
     assert ways(conv.requires_grad_(False)) == "winograd"
-    assert ways(conv, requires_grad=True) == "library"
+    assert ways(conv, requires_grad=True) == "pytorch"
     conv.bias.requires_grad_()
-    assert ways(conv) == "library"
-    assert conv_pool(conv, POOL, torch.randn(8, 32, 14, 14), conv.weight, conv.bias).requires_grad
+    assert ways(conv) == "pytorch"
+    assert conv_pool(conv, POOL, torch.randn(8, 32, 14, 14)).requires_grad
 
 
-def test_wrong_channels_are_the_librarys_to_refuse():
+def test_wrong_channels_are_refused_by_pytorch():
     conv = nn.Conv2d(32, 64, 5)
     with torch.no_grad(), pytest.raises(RuntimeError, match="channels"):
-        conv_pool(conv, POOL, torch.randn(8, 16, 14, 14), conv.weight, conv.bias)
+        conv_pool(conv, POOL, torch.randn(8, 16, 14, 14))
 
 
-def test_other_processors_use_the_library(ways, monkeypatch):
+def test_other_processors_use_pytorch(ways, monkeypatch):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     with torch.no_grad():
-        assert ways(nn.Conv2d(32, 64, 5)) == "library"
+        assert ways(nn.Conv2d(32, 64, 5)) == "pytorch"

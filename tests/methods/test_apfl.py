@@ -5,37 +5,41 @@ import torch
 from torch import nn
 
 from idiolect import Batch, Task
-from idiolect.contract.method import methods
+from idiolect.contract import methods
 from idiolect.core import tree
 from idiolect.core.errors import OptionError
-from idiolect.engines.client import evaluate, train
+from idiolect.engines.client_evaluation import evaluate
+from idiolect.engines.slots import first_client
 from idiolect.testing import play, tiny_plan, views
+from idiolect.testing.scalar import (
+    context_of,
+    numeric_gradient,
+    personal_model,
+    scalar,
+    scalar_task,
+    start_training,
+    train_client,
+    with_log,
+)
 
 
 def step_on(task: Task, method: str, work: dict, batch: Batch, lr: float) -> dict:
     """One step of APFL on given models."""
-    plan = tiny_plan(method, lr=lr)
-    ctx = plan.context(0, 0)
-    ctx.task, (ctx.phase,) = task, plan.method.phases(ctx)
-    log = {"loss": torch.zeros(()), "samples": torch.zeros(())}
-    return plan.method.step(ctx, {"buffers": {}, "apfl.own.buffers": {}, "log": log, **work}, batch)
+    ctx = context_of(tiny_plan(method, lr=lr), 0, task=task)
+    return ctx.phase.step(ctx, with_log({"buffers": {}, "apfl.own.buffers": {}, **work}), batch)
 
 
 def scalar_step(method: str, w: float, v: float, alpha: float, lr: float = 0.1) -> tuple[float, float, float]:
     """One step where the loss is x^2 / 2."""
     x, y = torch.ones(1, 1), torch.zeros(1, 1)
-    task = Task(nn.Linear(1, 1, bias=False), (x, y), loss=lambda outputs, y: (outputs - y).pow(2).sum(1) / 2)
-    work = {
-        "params": {"weight": torch.tensor([[w]])},
-        "apfl.own": {"weight": torch.tensor([[v]])},
-        "apfl.share": {"alpha": torch.tensor(alpha)},
-    }
+    task = scalar_task(w, x, y, loss=lambda outputs, y: (outputs - y).pow(2).sum(1) / 2)
+    work = {"params": scalar(w), "apfl.own": scalar(v), "apfl.share": {"alpha": torch.tensor(alpha)}}
     after = step_on(task, method, work, Batch(x, y, torch.ones(1)), lr)
     return after["params"]["weight"].item(), after["apfl.own"]["weight"].item(), after["apfl.share"]["alpha"].item()
 
 
 def test_the_hand_worked_example():
-    """f(x) = x^2 / 2 at w = 2, v = 4, alpha = 0.5, rate 0.1: the mixture is 3, its gradient 3.
+    """f(x) = x^2 / 2 at w = 2, v = 4, alpha = 0.5, learning rate 0.1: the mixture is 3, its gradient 3.
 
     w = 2 - 0.1 * 2 = 1.8; v = 4 - 0.1 * 0.5 * 3 = 3.85; alpha = 0.5 - 0.1 (4 - 2) 3 = -0.1, cut to 0.
     """
@@ -66,14 +70,10 @@ def test_the_steps_of_v_and_alpha_follow_finite_differences_of_the_mixtures_loss
     def objective(v, alpha):
         return task.loss(tree.mix(v, w, alpha), {}, batch).loss
 
-    slope = (objective(v, alpha + 1e-6) - objective(v, alpha - 1e-6)) / 2e-6
-    assert torch.isclose((alpha - after["apfl.share"]["alpha"]) / 1e-2, slope, rtol=1e-5)
-    for name, leaf in v.items():
-        nudge = torch.zeros_like(leaf).reshape(-1)
-        nudge[0] = 1e-6
-        up, down = ({**v, name: leaf + s * nudge.reshape(leaf.shape)} for s in (1, -1))
-        slope = (objective(up, alpha) - objective(down, alpha)) / 2e-6
-        assert torch.isclose((leaf - after["apfl.own"][name]).reshape(-1)[0] / 1e-2, slope, rtol=1e-5, atol=1e-8)
+    wanted = numeric_gradient(lambda share: objective(v, share["alpha"]), {"alpha": alpha})["alpha"]
+    assert torch.isclose((alpha - after["apfl.share"]["alpha"]) / 1e-2, wanted, rtol=1e-5)
+    for name, wanted in numeric_gradient(lambda own: objective(own, alpha), v).items():
+        assert torch.allclose((v[name] - after["apfl.own"][name]) / 1e-2, wanted, rtol=1e-5, atol=1e-8)
 
 
 def test_the_shared_model_is_fedavgs_whatever_alpha_is():
@@ -102,31 +102,30 @@ def test_the_default_acts_and_learns_alpha():
 
 def test_neither_the_personal_model_nor_alpha_leaves_the_client_and_neither_is_overwritten_by_the_mixture():
     plan = tiny_plan("apfl", rounds=1)
-    outcome = train(plan, 0, 0, None, plan.tasks[0].initial)
+    outcome = train_client(plan)
     assert set(outcome.upload.slots) == {"params", "buffers", "weight"}
-    mixed = plan.method.after_local(plan.context(0, 0), outcome.state, {**outcome.upload.slots, **outcome.state})
+    ctx = plan.context(0, 0, newcomer=False)
+    mixed = plan.method.personal_model(ctx, {**outcome.upload.slots, **outcome.state})
     assert any(not torch.equal(leaf, outcome.state["apfl.own"][n]) for n, leaf in mixed["params"].items())
 
 
 def test_an_absent_client_mixes_with_the_newest_global_model():
     plan = tiny_plan("apfl(alpha=0.25)")
-    state = plan.method.client_init(plan.context(0, 0))
+    state = first_client(plan.context(0, 0))
     received = tree.map(lambda leaf: leaf + 4.0, plan.tasks[0].net.params)
-    view = plan.method.view(plan.context(0, 1, newcomer=False), state, {"params": received, "buffers": {}})
+    _, model = personal_model(plan, {"params": received, "buffers": {}}, state, round=1)
     for name, leaf in plan.tasks[0].net.params.items():
-        assert torch.allclose(view["params"][name], leaf + 3.0, atol=1e-6)
+        assert torch.allclose(model["params"][name], leaf + 3.0, atol=1e-6)
 
 
 def test_a_client_that_joins_late_starts_its_personal_model_from_the_global_one():
     plan = tiny_plan("apfl")
-    ctx = plan.context(0, 2, newcomer=True)
     received = tree.map(lambda leaf: leaf + 4.0, plan.tasks[0].net.params)
-    message = {"params": received, "buffers": {}}
-    work = plan.method.begin(ctx, plan.method.client_init(ctx), message)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), message)
+    server = {"params": received, "buffers": {}}
+    (_, work), (_, model) = start_training(plan, server, round=2), personal_model(plan, server, round=2)
     for name, leaf in received.items():
         assert torch.equal(work["apfl.own"][name], leaf)
-        assert torch.equal(view["params"][name], leaf)
+        assert torch.equal(model["params"][name], leaf)
 
 
 def test_an_unseen_client_fine_tunes_the_global_model():
@@ -138,13 +137,13 @@ def test_an_unseen_client_fine_tunes_the_global_model():
 def test_counters_of_normalisation_stay_whole_numbers():
     plan = tiny_plan("apfl", norm=True)
     state = next(iter(play(plan).clients.values()))
-    view = plan.method.view(plan.context(0, 2, newcomer=False), state, plan.tasks[0].initial)
-    assert view["buffers"]["1.num_batches_tracked"].dtype == torch.int64
-    assert view["buffers"]["1.running_var"].dtype == torch.float32
+    _, model = personal_model(plan, state=state, round=2)
+    assert model["buffers"]["1.num_batches_tracked"].dtype == torch.int64
+    assert model["buffers"]["1.running_var"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("wrapped", ["fedlag(apfl, warmup=0)", "flayer(apfl)", "finetune(apfl)"])
-def test_wrappers_ride_on_it(wrapped):
+def test_wrappers_wrap_it(wrapped):
     played = play(tiny_plan(wrapped))
     assert all(torch.isfinite(leaf).all() for _, leaf in played.leaves() if leaf.is_floating_point())
 

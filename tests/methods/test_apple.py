@@ -1,17 +1,19 @@
 """APPLE: a personal model of all clients' cores, of which a client trains its own and how much it takes of each."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from idiolect import Batch, Federation, Task, run
-from idiolect.contract.method import Upload, methods
+from idiolect.contract import Upload, methods
 from idiolect.core import codec, tree
 from idiolect.core.errors import ComposeError, OptionError
-from idiolect.engines.client import train
-from idiolect.methods.apple import personal
+from idiolect.engines.client_round import train
+from idiolect.engines.slots import aggregate, first_client, first_server, gather
+from idiolect.methods.apple import mix_cores
 from idiolect.testing import check_method, play, tiny_plan, views
 
 LOG = {"loss": torch.zeros(()), "samples": torch.zeros(())}
@@ -19,12 +21,22 @@ LOG = {"loss": torch.zeros(()), "samples": torch.zeros(())}
 
 def message(plan, client=0, server=None, round=0):
     ctx = plan.server(round)
-    return plan.method.download(ctx, server or plan.method.server_init(ctx), (client,)).of(client)
+    return plan.method.download(ctx, server or first_server(ctx), (client,)).of(client)
+
+
+def prepare(ctx, state, download):
+    """The slots that training starts from."""
+    return ctx.method.prepare(ctx, gather(ctx, state, download))
+
+
+def personal_model(ctx, state, download):
+    """What a client predicts with."""
+    return ctx.method.personal_model(ctx, gather(ctx, state, download, training=False))
 
 
 def counted(plan, samples=(14.0, 9.0, 6.0, 3.0, 1.0), cores=None):
     """A server that knows all numbers of samples and has a core of the given value of some clients."""
-    server = plan.method.server_init(plan.server(0)) | {"apple.samples": {"n": torch.tensor(samples)}}
+    server = first_server(plan.server(0)) | {"apple.samples": {"n": torch.tensor(samples)}}
     params = plan.tasks[0].net.params
     filled = {i: {n: torch.full_like(leaf, value) for n, leaf in params.items()} for i, value in (cores or {}).items()}
     return server | {f"latest@{i}": each for i, each in filled.items()}
@@ -36,9 +48,9 @@ def scalar_step(method: str, round: int = 0, rounds: int = 100):
     The model is w x with squared error: at w = 1.25, x = 1 the gradient is 2 (1.25 - 0.25) = 2 for y = 0.25.
     """
     plan = tiny_plan(method, lr=1.0, rounds=rounds)
-    ctx = plan.context(0, round)
     x, y = torch.ones(2, 1), torch.full((2, 1), 0.25)
-    ctx.task, ctx.phase = Task(nn.Linear(1, 1, bias=False), (x, y)), plan.method.phases(ctx)[0]
+    ctx = replace(plan.context(0, round), task=Task(nn.Linear(1, 1, bias=False), (x, y)))
+    (phase,) = plan.method.phases(ctx)
     work = {
         "params": {"weight": torch.tensor([[1.0]])},
         "buffers": {},
@@ -48,7 +60,7 @@ def scalar_step(method: str, round: int = 0, rounds: int = 100):
         "apple.me": {"here": torch.tensor([1.0, 0.0])},
         "log": LOG,
     }
-    return work, plan.method.step(ctx, work, Batch(x, y, torch.ones(2)))
+    return work, phase.step(replace(ctx, phase=phase), work, Batch(x, y, torch.ones(2)))
 
 
 # -- one step ---------------------------------------------------------------------------------------
@@ -58,7 +70,7 @@ def test_the_hand_worked_example():
     """Personal model 0.5 * 1 + 0.25 * 3 = 1.25; gradient 2 there; the core moves along 0.5 * 2 = 1, the relations
     along 2 * 1 = 2 and 2 * 3 + 0.4 (0.25 - 0.5) = 5.9. The copy of the own core among those received is not used."""
     work, after = scalar_step("apple(mu=0.4, lr_p=1)")
-    assert personal(work)["weight"].item() == 1.25
+    assert mix_cores(work)["weight"].item() == 1.25
     assert after["params"]["weight"].item() == pytest.approx(1 - 1)
     assert after["apple.relation"]["p"].tolist() == pytest.approx([0.5 - 2, 0.25 - 5.9])
 
@@ -74,21 +86,20 @@ def test_rates_of_core_and_relations_are_their_own():
 def test_both_gradients_follow_the_finite_difference_of_the_whole_objective():
     plan = tiny_plan("apple(mu=0.7, lr_p=1)", lr=1.0)
     task, ctx = plan.tasks[0], plan.context(1, 0)
-    ctx.phase = plan.method.phases(ctx)[0]
-    work = plan.method.begin(
-        ctx, plan.method.client_init(ctx), message(plan, 1, counted(plan, cores={0: 0.1, 2: -0.2}))
-    )
+    (phase,) = plan.method.phases(ctx)
+    ctx = replace(ctx, phase=phase)
+    work = prepare(ctx, first_client(ctx), message(plan, 1, counted(plan, cores={0: 0.1, 2: -0.2})))
     work = {s: tree.map(lambda leaf: leaf.double(), each) for s, each in {**work, "log": LOG}.items()}
     p = torch.tensor([0.3, 0.6, -0.2, 0.1, 0.4]).double()
     work["apple.relation"] = {"p": p}
     task.net.module.double()
     x, y = plan.split(1, "train")
     batch = Batch(x[:4].double(), y[:4], torch.tensor([1.0, 1.0, 1.0, 0.0]).double())
-    after = plan.method.step(ctx, work, batch)
+    after = phase.step(ctx, work, batch)
 
     def objective(slots):
         away = slots["apple.relation"]["p"] - work["apple.prior"]["p"]
-        return task.loss(personal(slots), {}, batch).loss + 0.35 * (away**2).sum()
+        return task.loss(mix_cores(slots), {}, batch).loss + 0.35 * (away**2).sum()
 
     def slope(slot, name, at):
         nudge = torch.zeros_like(work[slot][name]).reshape(-1)
@@ -108,9 +119,8 @@ def test_both_gradients_follow_the_finite_difference_of_the_whole_objective():
 def test_the_pull_fades_to_zero_within_its_share_of_the_rounds():
     cosine, falling = methods.build("apple"), methods.build("apple(fading=exponential)")
     ctx = tiny_plan("apple", rounds=100).context(0, 0)
-    found = []
-    for ctx.round in (0, 5, 9, 10, 50):
-        found.append((cosine.fade(ctx), falling.fade(ctx)))
+    rounds = [replace(ctx, round=round) for round in (0, 5, 9, 10, 50)]
+    found = [(cosine.fade(here), falling.fade(here)) for here in rounds]
     assert found[0] == (1.0, 1.0)
     assert found[1] == pytest.approx((0.5, math.sqrt(0.001)))
     assert 0 < found[2][0] < 0.1
@@ -131,7 +141,7 @@ def test_the_default_learns_relations_and_core():
 
 def test_relations_start_at_the_shares_of_samples_which_a_round_before_the_first_tells():
     plan = tiny_plan("apple(lr_p=0)", rounds=1)
-    assert plan.method.setup_rounds == 1
+    assert plan.method.needs.setup_rounds == 1
     played = play(plan)
     assert played.server["apple.samples"]["n"].tolist() == [14, 9, 6, 3, 1]
     for state in played.clients.values():
@@ -142,7 +152,8 @@ def test_the_set_up_round_sends_one_number_and_changes_nothing():
     plan = tiny_plan("apple")
     assert not any(slot.startswith("apple.core/") for slot in message(plan, round=-1))
     outcome = train(plan, 0, -1, None, message(plan, round=-1))
-    assert outcome.upload.slots == {"weight": {"samples": torch.tensor(14.0)}}
+    assert outcome.upload.slots == {"apple.request": {}, "weight": {"samples": torch.tensor(14.0)}}
+    assert codec.size(outcome.upload.slots) == 4
     assert all(torch.equal(leaf, plan.tasks[0].net.params[n]) for n, leaf in outcome.state["own"].items())
     assert not outcome.state["apple.relation"]["trained"]
 
@@ -152,15 +163,16 @@ def test_the_core_is_sent_not_the_personal_model():
     outcome = train(plan, 0, 0, None, message(plan, 0, counted(plan, cores={1: 2.0})))
     sent, core = outcome.upload.slots["params"], outcome.state["own"]
     assert all(torch.equal(leaf, core[n]) for n, leaf in sent.items())
-    view = plan.method.view(plan.context(0, 0), outcome.state, message(plan, 0, counted(plan, cores={1: 2.0})))
-    assert not torch.allclose(view["params"]["0.weight"], sent["0.weight"], atol=0.05)
+    download = message(plan, 0, counted(plan, cores={1: 2.0}))
+    model = personal_model(plan.context(0, 0, newcomer=False), outcome.state, download)
+    assert not torch.allclose(model["params"]["0.weight"], sent["0.weight"], atol=0.05)
 
 
 def test_the_personal_model_follows_the_others_newest_cores_also_of_an_absent_client():
     plan = tiny_plan("apple")
     state = train(plan, 0, 0, None, message(plan, 0, counted(plan))).state
     before, after = (
-        plan.method.view(plan.context(0, 3, newcomer=False), state, message(plan, 0, counted(plan, cores={1: v})))
+        personal_model(plan.context(0, 3, newcomer=False), state, message(plan, 0, counted(plan, cores={1: v})))
         for v in (1.0, 3.0)
     )
     change = after["params"]["0.bias"] - before["params"]["0.bias"]
@@ -171,15 +183,19 @@ def test_before_it_trains_a_client_uses_the_weighted_mean_of_all_cores():
     plan = tiny_plan("apple", unseen=1)
     server = counted(plan, (1.0, 3.0, 0.0, 0.0, 0.0), {0: 4.0, 1: 8.0})
     ctx = plan.context(2, 0)
-    seen = plan.method.view(ctx, plan.method.client_init(ctx), message(plan, 2, server))
-    unseen = plan.method.view(ctx, plan.method.client_init(ctx), plan.method.welcome(plan.server(0), server, 5))
-    for view in (seen, unseen):
-        assert torch.allclose(view["params"]["0.bias"], torch.full((6,), 7.0))
+    for download in (message(plan, 2, server), message(plan, 5, server)):
+        model = personal_model(ctx, first_client(ctx), download)
+        assert torch.allclose(model["params"]["0.bias"], torch.full((6,), 7.0))
 
 
 def test_with_its_own_core_as_prior_and_no_rate_of_relations_it_is_local_training():
     own, alone = views(tiny_plan("apple(prior=own, lr_p=0)", norm=True)), views(tiny_plan("local", norm=True))
     assert all(torch.equal(leaf, alone[i][n]) for i, each in own.items() if i < 4 for n, leaf in each.items())
+
+
+def test_an_unseen_client_is_sent_one_model_alone():
+    plan = tiny_plan("apple", unseen=1)
+    assert message(plan, 5, counted(plan)).keys() == {"params", "buffers"}
 
 
 def test_all_cores_are_counted():
@@ -204,7 +220,7 @@ def test_cores_that_are_not_sent_stay_as_last_seen():
     server = counted(plan, cores={1: 1.0, 2: 2.0}) | {"apple.request@0": {"ids": torch.tensor([1])}}
     state = train(plan, 0, 0, None, message(plan, 0, server)).state
     server = counted(plan, cores={1: 10.0, 2: 20.0}) | {"apple.request@0": {"ids": torch.tensor([2])}}
-    work = plan.method.begin(plan.context(0, 1, newcomer=False), state, message(plan, 0, server))
+    work = prepare(plan.context(0, 1, newcomer=False), state, message(plan, 0, server))
     initial = ctx.initial["params"]["0.bias"]
     cores = work["apple.cores"]["0.bias"]
     assert torch.equal(cores[1], torch.full((6,), 1.0))
@@ -246,7 +262,7 @@ def test_what_is_asked_for_is_what_comes_next():
     server = counted(plan)
     upload = train(plan, 0, 0, None, message(plan, 0, server)).upload
     assert isinstance(upload, Upload)
-    after = plan.method.aggregate(plan.server(0), server, {0: upload})
+    after = aggregate(plan.server(0), server, {0: upload})
     assert torch.equal(message(plan, 0, after)["apple.ids"]["ids"], upload.slots["apple.request"]["ids"])
 
 

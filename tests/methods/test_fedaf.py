@@ -1,15 +1,19 @@
 """FedAF: clients condense their data into a few learned images, on which the server trains the global model."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from idiolect import Batch, Task
-from idiolect.contract.context import autograd
-from idiolect.contract.method import Upload, methods
+from idiolect.contract import Upload, methods
+from idiolect.contract.gradients import Autograd
 from idiolect.core import codec, tree
 from idiolect.core.errors import ComposeError, ModelError, OptionError
-from idiolect.engines.client import run_phases, train
+from idiolect.engines.client_round import train
+from idiolect.engines.phases import run_phases
+from idiolect.engines.slots import aggregate, first_client, first_server, gather
 from idiolect.methods.fedaf import FEATURES, IMAGES, LOGITS, SAMPLE, SOFT, sliced
 from idiolect.testing import check_method, play, tiny_plan
 
@@ -19,9 +23,9 @@ SMALL = "fedaf(per_class=2, steps=3, image_lr=0.1)"
 def started(plan, index=0, server=None):
     """A client's context and working slots at the beginning of the first round."""
     ctx = plan.context(index, 0)
-    server = server or plan.method.server_init(plan.server(0))
+    server = server or first_server(plan.server(0))
     download = plan.method.download(plan.server(0), server, (index,)).of(index)
-    work = plan.method.begin(ctx, plan.method.client_init(ctx), download)
+    work = plan.method.prepare(ctx, gather(ctx, first_client(ctx), download))
     return ctx, {**work, "log": {"loss": torch.zeros(()), "samples": torch.zeros(())}}
 
 
@@ -33,7 +37,7 @@ def looked(plan, index=0, server=None):
 
 def informed(plan):
     """A server that knows something of the classes 0 and 1."""
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     mean = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
     return {**server, LOGITS: {"mean": mean, "count": torch.tensor([2.0, 5.0, 0.0])}}
 
@@ -42,17 +46,17 @@ def informed(plan):
 
 
 def test_the_hand_worked_example():
-    """Mean feature 3, images with features 0 and 4, so 2: the loss is 1 and its slope in each image -2 / 2 = -1."""
+    """Mean feature 3, images with features 0 and 4, so 2: the loss is 1 and its gradient in each image -2 / 2 = -1."""
     plan = tiny_plan("fedaf(per_class=2, mix=1)")
-    ctx, work = started(plan)
+    ctx, _ = started(plan)
     module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
-    ctx.task = Task(module, (torch.ones(2, 1), torch.ones(2, 1)))
+    task = Task(module, (torch.ones(2, 1), torch.ones(2, 1)))
+    ctx = replace(ctx, task=task, class_counts=torch.ones(1))
     params = {"0.weight": torch.ones(1, 1), "1.weight": torch.ones(1, 1)}
-    ctx.counts = torch.ones(1)
     work = {"params": params, SAMPLE: params, "buffers": {}, IMAGES: {"x": torch.tensor([[[0.0], [4.0]]])}}
     work[FEATURES] = {"mean": torch.tensor([[3.0]]), "count": torch.ones(1)}
     work[LOGITS] = {"mean": torch.zeros(1, 1), "count": torch.zeros(1)}
-    grads, scored = autograd(plan.method.condensed(ctx, work), {IMAGES: work[IMAGES]})
+    grads, scored = Autograd().of_loss(plan.method.image_loss(ctx, work), {IMAGES: work[IMAGES]})
     assert scored.loss.item() == 1.0
     assert grads[IMAGES]["x"].flatten().tolist() == [-1.0, -1.0]
 
@@ -92,8 +96,8 @@ def test_the_gradient_of_images_by_finite_differences():
     plan = tiny_plan("fedaf(per_class=2, align=0.7)")
     ctx, work = looked(plan, 2, informed(plan))
     work = {s: {n: leaf.double() for n, leaf in each.items()} for s, each in work.items()}
-    loss, images = plan.method.condensed(ctx, work), work[IMAGES]["x"]
-    found = autograd(loss, {IMAGES: work[IMAGES]})[0][IMAGES]["x"]
+    loss, images = plan.method.image_loss(ctx, work), work[IMAGES]["x"]
+    found = Autograd().of_loss(loss, {IMAGES: work[IMAGES]})[0][IMAGES]["x"]
     assert images.shape == (1, 2, 4)
     for at in ((0, 0, 0), (0, 1, 2)):
         ends = []
@@ -108,26 +112,26 @@ def test_condensing_brings_the_features_nearer():
     plan = tiny_plan("fedaf(per_class=2, steps=30, image_lr=0.2)")
     ctx, work = looked(plan)
     after, steps = run_phases(plan, ctx, plan.method.phases(ctx)[1:], work)
-    loss = plan.method.condensed(ctx, work)
+    loss = plan.method.image_loss(ctx, work)
     assert steps == 30
     assert loss({IMAGES: after[IMAGES]}).loss < 0.5 * loss({IMAGES: work[IMAGES]}).loss
 
 
 def test_clients_start_from_noise_of_their_own_and_go_on_with_their_images():
     plan = tiny_plan(SMALL)
-    first = [plan.method.client_init(plan.context(i, 0))[IMAGES]["x"] for i in (0, 1)]
+    first = [first_client(plan.context(i, 0))[IMAGES]["x"] for i in (0, 1)]
     assert first[0].shape == (3, 2, 4)
     assert not torch.equal(*first)
     ctx, _ = started(plan)
     held = {IMAGES: {"x": torch.ones(3, 2, 4)}}
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
-    assert torch.equal(plan.method.begin(ctx, held, download)[IMAGES]["x"], held[IMAGES]["x"])
+    download = plan.method.download(plan.server(0), first_server(plan.server(0)), (0,)).of(0)
+    assert torch.equal(plan.method.prepare(ctx, gather(ctx, held, download))[IMAGES]["x"], held[IMAGES]["x"])
 
 
 def test_only_images_of_own_classes_are_sent_and_counted():
     """Client 2 has class 1 alone: 2 images of 4 numbers; and of 3 classes 3 logits, 3 soft labels and their counts."""
     plan = tiny_plan(SMALL)
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     upload = train(plan, 2, 0, None, plan.method.download(plan.server(0), server, (2,)).of(2)).upload
     assert upload.slots.keys() == {IMAGES, LOGITS, SOFT}
     assert upload.masks[IMAGES]["x"].flatten(1).all(1).tolist() == [False, True, False]
@@ -137,8 +141,8 @@ def test_only_images_of_own_classes_are_sent_and_counted():
 
 def test_images_of_other_classes_stay_as_they_are():
     plan = tiny_plan(SMALL)
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (2,)).of(2)
-    before = plan.method.client_init(plan.context(2, 0))[IMAGES]["x"]
+    download = plan.method.download(plan.server(0), first_server(plan.server(0)), (2,)).of(2)
+    before = first_client(plan.context(2, 0))[IMAGES]["x"]
     after = train(plan, 2, 0, None, download).state[IMAGES]["x"]
     assert torch.equal(after[[0, 2]], before[[0, 2]])
     assert not torch.equal(after[1], before[1])
@@ -157,26 +161,23 @@ def sent(x, count, soft=None, mean=0.0):
 
 def test_the_server_trains_on_sent_images_only():
     plan = tiny_plan("fedaf(per_class=1)")
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     spoilt = x.clone()
     spoilt[1] = 1e6
-    a, b = (
-        plan.method.aggregate(plan.server(0), server, {0: sent(each, [2.0, 0.0, 1.0])})["params"]
-        for each in (x, spoilt)
-    )
+    a, b = (aggregate(plan.server(0), server, {0: sent(each, [2.0, 0.0, 1.0])})["params"] for each in (x, spoilt))
     assert all(torch.equal(leaf, b[n]) for n, leaf in a.items())
     assert not torch.equal(a["0.weight"], server["params"]["0.weight"])
 
 
 def test_mean_logits_are_averaged_by_counts_and_kept_where_nobody_has_a_class():
     plan = tiny_plan("fedaf(per_class=1)")
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     uploads = {
         0: sent(torch.ones(3, 4), [1.0, 0.0, 0.0], mean=2.0),
         1: sent(torch.ones(3, 4), [3.0, 1.0, 0.0], mean=6.0),
     }
-    after = plan.method.aggregate(plan.server(0), server, uploads)[LOGITS]
+    after = aggregate(plan.server(0), server, uploads)[LOGITS]
     assert after["mean"][:, 0].tolist() == [5.0, 6.0, 0.0]
     assert after["count"].tolist() == [4.0, 1.0, 0.0]
 
@@ -195,7 +196,7 @@ def test_the_servers_gradient_by_finite_differences():
         divergence = (soft * (soft / logits.softmax(1)).log()).sum(1).mean()
         return float(nn.functional.cross_entropy(logits, batch.y) + 0.6 * divergence)
 
-    grads, scored = autograd(loss, {"params": params})
+    grads, scored = Autograd().of_loss(loss, {"params": params})
     assert scored.loss.item() == pytest.approx(value(params))
     for name, leaf in params.items():
         at, ends = (0,) * leaf.ndim, []
@@ -208,8 +209,8 @@ def test_the_servers_gradient_by_finite_differences():
 
 def test_a_server_batch_of_one_is_dropped_under_batch_normalisation():
     plan = tiny_plan("fedaf(per_class=1, server_batch=2)", norm=True)
-    server = plan.method.server_init(plan.server(0))
-    after = plan.method.aggregate(plan.server(0), server, {0: sent(torch.randn(3, 4), [1.0, 1.0, 1.0])})
+    server = first_server(plan.server(0))
+    after = aggregate(plan.server(0), server, {0: sent(torch.randn(3, 4), [1.0, 1.0, 1.0])})
     assert after["buffers"]["1.num_batches_tracked"].item() == 5  # one batch of two in each of five passes
 
 
@@ -222,9 +223,10 @@ def test_all_clients_predict_with_the_servers_model_whatever_the_policy_for_norm
     played = play(plan)
     download = plan.method.download(plan.server(2), played.server, (0,)).of(0)
     for index in (0, 3):
-        view = plan.method.view(plan.context(index, 2, newcomer=False), played.clients[index] or {}, download)
+        ctx = plan.context(index, 2, newcomer=False)
+        model = plan.method.personal_model(ctx, gather(ctx, played.clients[index] or {}, download, training=False))
         for slot in ("params", "buffers"):
-            assert all(torch.equal(leaf, played.server[slot][n]) for n, leaf in view[slot].items())
+            assert all(torch.equal(leaf, played.server[slot][n]) for n, leaf in model[slot].items())
 
 
 @pytest.mark.parametrize("option", ["align", "match"])

@@ -2,30 +2,36 @@
 
 import pytest
 import torch
-from torch import nn
 
-from idiolect import Batch, Task
-from idiolect.contract.method import methods
-from idiolect.contract.phase import Phase
-from idiolect.core import tree
+from idiolect import Batch
+from idiolect.contract import methods, tree
 from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines import Loop, engines
-from idiolect.engines.client import batches, train
-from idiolect.methods.fedala import MIX, OWN, WEIGHTS, watched
-from idiolect.runs.round_loop import Experiment
+from idiolect.engines.phases import run_phases
+from idiolect.engines.slots import gather
+from idiolect.methods.fedala import MIX, OWN, WEIGHTS, end_pass
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
+from idiolect.testing.scalar import (
+    context_of,
+    numeric_gradient,
+    personal_model,
+    scalar,
+    scalar_task,
+    start_training,
+    train_client,
+)
 
 HEAD = {"4.weight", "4.bias"}
 
 
-def second_round(method="fedala", index=0, round=1, **changes):
-    """A plan, what a client holds after a round, and what it gets in the next."""
+def second_round(method="fedala", round=1, **changes):
+    """A plan, and what server and client 0 have before a round."""
     plan = tiny_plan(method, **changes)
     store = Store(None)
-    Experiment(plan, Loop(plan), store).run(stop=lambda: store.fact("next_round") == round)
-    download = plan.method.download(plan.server(round), store.server(), plan.data.seen)
-    return plan, store.clients([index])[index], download.of(index)
+    RoundLoop(plan, Loop(plan), store).run(stop=lambda: store.fact("next_round") == round)
+    return plan, store.server(), store.clients([0])[0]
 
 
 # -- neutral cases -------------------------------------------------------------------------------------
@@ -65,17 +71,16 @@ def test_many_passes_the_first_time_and_one_later_and_none_in_round_0():
     assert passes(1, False) == passes(1, True) == passes(7, True) == [10]
     assert passes(2, False) == [1]
     (mix, _) = plan.method.phases(plan.context(0, 2, False))
-    assert (mix.share, mix.part) == (0.5, HEAD)
+    assert (mix.samples, mix.part) == (0.5, HEAD)
 
 
 def test_the_weights_persist():
     """What is learnt in one round is where the next begins, and a round of one pass moves it further."""
-    plan, state, download = second_round(round=2)
-    ctx = plan.context(0, 2, newcomer=False)
-    work = plan.method.begin(ctx, state, download)
+    plan, server, state = second_round(round=2)
+    _, work = start_training(plan, server, state, round=2)
     assert all(torch.equal(work[WEIGHTS][n], leaf) for n, leaf in state[WEIGHTS].items())
     assert any(bool((leaf < 1).any()) for leaf in state[WEIGHTS].values())
-    after = train(plan, 0, 2, state, download).state
+    after = train_client(plan, 0, 2, server, state).state
     assert any(not torch.equal(after[WEIGHTS][n], leaf) for n, leaf in state[WEIGHTS].items())
 
 
@@ -87,13 +92,9 @@ def test_the_weights_stay_between_zero_and_one():
 
 
 def test_everything_but_the_mixed_layers_is_frozen_while_the_weights_are_fitted():
-    plan, state, download = second_round(norm=True)
-    ctx = plan.context(0, 1, newcomer=False)
-    work = plan.method.begin(ctx, state, download)
-    ctx.phase = plan.method.phases(ctx)[0]
-    before = work
-    for batch in batches(plan, ctx, 0):
-        work = plan.method.step(ctx, work, batch)
+    plan, server, state = second_round(norm=True)
+    ctx, before = start_training(plan, server, state, round=1)
+    work, _ = run_phases(plan, ctx, [ctx.phase], before)
     assert all(torch.equal(leaf, before["buffers"][n]) for n, leaf in work["buffers"].items())
     head = {n for n, leaf in work["params"].items() if not torch.equal(leaf, before["params"][n])}
     assert head == set(work[OWN]) == {"5.weight", "5.bias"}
@@ -105,7 +106,7 @@ def test_fitting_ends_when_the_losses_have_settled():
     watch = {"samples": torch.tensor(2.0), "means": means, "going": torch.tensor(True)}
     seen = []
     for loss in (1.0, 0.5, 0.4, 9.0):
-        watch = watched({**watch, "loss": torch.tensor(2 * loss), "samples": torch.tensor(2.0)}, settle=0.1)
+        watch = end_pass({**watch, "loss": torch.tensor(2 * loss), "samples": torch.tensor(2.0)}, settle=0.1)
         seen.append(bool(watch["going"]))
     assert seen == [True, True, False, False]
     assert watch["means"].tolist() == pytest.approx([0.4, 9.0])
@@ -113,10 +114,10 @@ def test_fitting_ends_when_the_losses_have_settled():
 
 
 def test_settled_weights_do_not_move():
-    plan, state, download = second_round("fedala(settle=1000, window=2, start_passes=6)")
-    short, other, _ = second_round("fedala(settle=0, window=2, start_passes=2)")
+    plan, server, state = second_round("fedala(settle=1000, window=2, start_passes=6)")
+    short, _, other = second_round("fedala(settle=0, window=2, start_passes=2)")
     assert all(torch.equal(leaf, other[OWN][n]) for n, leaf in state[OWN].items())
-    settled, two = (train(each, 0, 1, state, download).state[WEIGHTS] for each in (plan, short))
+    settled, two = (train_client(each, 0, 1, server, state).state[WEIGHTS] for each in (plan, short))
     assert all(torch.equal(leaf, two[n]) for n, leaf in settled.items())
 
 
@@ -124,59 +125,47 @@ def test_settled_weights_do_not_move():
 
 
 def test_the_hand_worked_example():
-    """Own value 4, global 8, W = 0.75: 4 + 4 * 0.75 = 7. Slope 0.05 moves W by -0.05 * 4 to 0.55: training starts at
+    """Own value 4, global 8, W = 0.75: 4 + 4 * 0.75 = 7. Gradient 0.05 moves W by -0.05 * 4 to 0.55: training starts at
     4 + 4 * 0.55 = 6.2. The model is w x with loss 0.05 w: a sum of outputs, at x = 0.05."""
     plan = tiny_plan("fedala")
     x, y = torch.full((2, 1), 0.05), torch.zeros(2, 1)
-    task = Task(nn.Linear(1, 1, bias=False), (x, y), loss=lambda outputs, _: outputs.sum(1))
-    ctx = plan.context(0, 1, newcomer=False)
-    ctx.task = task
-    one = lambda value: {"weight": torch.tensor([[value]])}  # noqa: E731
-    client = {OWN: one(4.0), WEIGHTS: one(0.75)}
-    download = {"params": one(8.0), "buffers": {}}
-    assert plan.method.view(ctx, client, download)["params"]["weight"].item() == pytest.approx(7.0)
-    work = plan.method.begin(ctx, client, download)
-    ctx.phase = plan.method.phases(ctx)[0]
-    after = plan.method.step(ctx, work, Batch(x, y, torch.ones(2)))
+    task = scalar_task(8.0, x, y, loss=lambda outputs, _: outputs.sum(1))
+    ctx = context_of(plan, 0, round=1, newcomer=False, task=task)
+    work = gather(ctx, {OWN: scalar(4.0), WEIGHTS: scalar(0.75)}, {"params": scalar(8.0), "buffers": {}})
+    assert plan.method.personal_model(ctx, work)["params"]["weight"].item() == pytest.approx(7.0)
+    after = ctx.phase.step(ctx, plan.method.prepare(ctx, work), Batch(x, y, torch.ones(2)))
     assert after[WEIGHTS]["weight"].item() == pytest.approx(0.55)
     assert after["params"]["weight"].item() == pytest.approx(6.2)
 
 
 def test_the_step_of_the_weights_follows_the_finite_difference_of_the_loss():
     plan = tiny_plan("fedala(rate=0.001, layers=2)")
-    task, ctx = plan.tasks[0], plan.context(0, 1)
+    task, ctx = plan.tasks[0], context_of(plan, 0, round=1)
     x, y = (part[:4] for part in plan.split(0, "train"))
     batch = Batch(x.double(), y, torch.tensor([1.0, 1.0, 1.0, 0.0]).double())
     received = tree.map(lambda leaf: leaf.double(), task.net.params)
     task.net.module.double()
-    top = plan.method.top(ctx)
-    own = {n: leaf + 0.3 for n, leaf in received.items() if n in top}
+    own = {n: leaf + 0.3 for n, leaf in received.items() if n in ctx.phase.part}
     weights = tree.map(lambda leaf: torch.full_like(leaf, 0.5), own)
-    ctx.phase = Phase(MIX, slots=(WEIGHTS,), part=top)
-    client = {OWN: own, WEIGHTS: weights}
-    work = plan.method.begin(ctx, client, {"params": received, "buffers": {}})
-    after = plan.method.step(ctx, work, batch)[WEIGHTS]
+    work = plan.method.prepare(ctx, {"params": received, "buffers": {}, OWN: own, WEIGHTS: weights})
+    after = ctx.phase.step(ctx, work, batch)[WEIGHTS]
 
     def loss(tried):
         head = {n: own[n] + (received[n] - own[n]) * tried[n] for n in own}
         return task.loss({**received, **head}, {}, batch).loss
 
-    for name in own:
-        nudge = torch.zeros_like(own[name]).reshape(-1)
-        nudge[0] = 1e-6
-        up, down = ({**weights, name: weights[name] + s * nudge.reshape(own[name].shape)} for s in (1, -1))
-        slope = (loss(up) - loss(down)) / 2e-6
-        assert torch.isclose((weights[name] - after[name]).reshape(-1)[0] / 0.001, slope, rtol=1e-4, atol=1e-8)
+    for name, gradient in numeric_gradient(loss, weights).items():
+        assert torch.allclose((weights[name] - after[name]) / 0.001, gradient, rtol=1e-4, atol=1e-8), name
 
 
 # -- what clients predict with -------------------------------------------------------------------------
 
 
-def test_the_view_is_the_mixture_with_the_newest_global_model():
-    plan, state, download = second_round(round=2)
-    view = plan.method.view(plan.context(0, 2, newcomer=False), state, download)["params"]
-    for name, leaf in view.items():
-        newest = download["params"][name]
+def test_the_personal_model_is_the_mixture_with_the_newest_global_model():
+    plan, server, state = second_round(round=2)
+    _, model = personal_model(plan, server, state, round=2)
+    for name, leaf in model["params"].items():
+        newest = server["params"][name]
         if name in HEAD:
             newest = state[OWN][name] + (newest - state[OWN][name]) * state[WEIGHTS][name]
         assert torch.allclose(leaf, newest)
@@ -185,10 +174,9 @@ def test_the_view_is_the_mixture_with_the_newest_global_model():
 @pytest.mark.parametrize("index", [0, 5])
 def test_clients_that_never_trained_use_the_global_model(index):
     plan = tiny_plan("fedala", unseen=1)
-    received = {"params": tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params), "buffers": {}}
-    ctx = plan.context(index, 2, newcomer=True)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), received)
-    assert all(torch.equal(view["params"][n], leaf) for n, leaf in received["params"].items())
+    server = {"params": tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params), "buffers": {}}
+    _, model = personal_model(plan, server, index=index, round=2)
+    assert all(torch.equal(model["params"][n], leaf) for n, leaf in server["params"].items())
 
 
 def test_the_mean_weight_is_recorded():
@@ -210,7 +198,7 @@ def test_engines_agree_when_the_weights_are_fitted(method):
 
 
 @pytest.mark.parametrize("outer", ["fedlag({}, warmup=0, k=1)", "flayer({})", "finetune({})"])
-def test_others_ride_on_it(outer):
+def test_wrappers_wrap_it(outer):
     played, plain = (play(tiny_plan(outer.format(each))) for each in ("fedala", "fedavg"))
     assert any(bool((leaf < 1).any()) for leaf in played.clients[0][WEIGHTS].values())
     assert not torch.equal(played.server["params"]["0.weight"], plain.server["params"]["0.weight"])

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from idiolect import Federation, Task, run
-from idiolect.contract.method import methods
+from idiolect.contract import methods
 from idiolect.core.errors import ModelError, OptionError
-from idiolect.engines.client import train
 from idiolect.testing import check_method, play, tiny_plan, views
+from idiolect.testing.scalar import download_of, train_client
 
 OUTPUT, INPUT = {"4.weight", "4.bias"}, {"0.weight", "0.bias"}
 
@@ -25,7 +25,7 @@ def test_the_personal_part_differs_and_the_rest_is_common(method, options, own):
 
 def test_normalisation_goes_with_the_layer_before_it():
     task = tiny_plan("fedavg", norm=True).tasks[0]
-    private = methods.build("fedalt(personal=input)").private(task)
+    private = methods.build("fedalt(personal=input)").private_names(task)
     assert private == INPUT | task.names_of([task.units[1]])
 
 
@@ -42,25 +42,20 @@ def test_named_modules_bring_all_they_hold():
             return self.out(self.adapter2(hidden + self.adapter(hidden)))
 
     task = Task(Adapted(), (torch.randn(2, 4), torch.tensor([0, 1])), classes=3)
-    private = methods.build("fedalt(units=[adapter])").private(task)
+    private = methods.build("fedalt(units=[adapter])").private_names(task)
     assert private == {f"adapter.{i}.{n}" for i in (0, 1) for n in ("weight", "bias")}
 
 
 def test_the_shared_part_is_trained_at_the_new_personal_part():
     """Without epochs of the shared part it stays as downloaded, and the personal part has moved."""
     plan = tiny_plan("fedalt(own_epochs=1, shared_epochs=0)")
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
-    outcome = train(plan, 0, 0, None, download)
+    download, outcome = download_of(plan), train_client(plan)
     assert all(torch.equal(leaf, download["params"][n]) for n, leaf in outcome.upload.slots["params"].items())
     assert not torch.equal(outcome.state["private"]["4.weight"], plan.tasks[0].net.params["4.weight"])
 
 
 def test_alternating_takes_twice_the_steps_of_together():
-    steps = {}
-    for method in ("fedalt", "fedsim"):
-        plan = tiny_plan(method)
-        download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
-        steps[method] = train(plan, 0, 0, None, download).steps
+    steps = {method: train_client(tiny_plan(method)).steps for method in ("fedalt", "fedsim")}
     assert steps == {"fedalt": 16, "fedsim": 8}
 
 
@@ -124,7 +119,7 @@ def test_an_unseen_client_trains_only_its_personal_part():
 
 @pytest.mark.parametrize("outer", ["fedlag({}, warmup=0, k=1)", "flayer({})", "finetune({})"])
 @pytest.mark.parametrize("inner", ["fedalt", "fedsim(personal=input)"])
-def test_others_ride_on_them(outer, inner):
+def test_wrappers_wrap_them(outer, inner):
     own = views(tiny_plan(outer.format(inner)))
     name = "0.weight" if "input" in inner else "4.weight"
     assert not torch.equal(own[0][name], own[1][name])

@@ -1,17 +1,19 @@
 """FedAMP and HeurFedAMP: every client is pulled, with a real gradient, towards its own mixture of all models."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from idiolect import Batch, Task
-from idiolect.contract.method import Upload, methods
+from idiolect.contract import Upload, methods
 from idiolect.contract.parts.collection import gram
 from idiolect.core import tree
 from idiolect.core.errors import OptionError
-from idiolect.engines.client import train
+from idiolect.engines.client_round import train
+from idiolect.engines.slots import aggregate, first_client, first_server, gather
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
 
 BOTH = ["fedamp", "heurfedamp"]
@@ -99,8 +101,7 @@ def test_the_hand_worked_step():
     """
     plan = tiny_plan("fedamp(alpha=0.5)", lr=0.1)
     x, y = torch.ones(2, 1), torch.zeros(2, 1)
-    ctx = plan.context(0, 0)
-    ctx.task = Task(nn.Linear(1, 1, bias=False), (x, y))
+    ctx = replace(plan.context(0, 0), task=Task(nn.Linear(1, 1, bias=False), (x, y)))
     log = {"loss": torch.zeros(()), "samples": torch.zeros(())}
     work = {"params": {"weight": torch.ones(1, 1)}, "fedamp.anchor": {"weight": torch.full((1, 1), 0.5)}}
     after = plan.method.step(ctx, {**work, "buffers": {}, "log": log}, Batch(x, y, torch.ones(2)))
@@ -160,8 +161,8 @@ def uploads_of(plan, values):
 def test_the_download_is_the_mixture_and_absent_clients_keep_their_latest_model_in_it():
     plan = tiny_plan("heurfedamp(sigma=0, self_weight=0.5)")
     ctx, method = plan.server(0), plan.method
-    server = method.aggregate(ctx, method.server_init(ctx), uploads_of(plan, {0: 1.0, 1: 3.0}))
-    server = method.aggregate(ctx, server, uploads_of(plan, {1: 5.0}))
+    server = aggregate(ctx, first_server(ctx), uploads_of(plan, {0: 1.0, 1: 3.0}))
+    server = aggregate(ctx, server, uploads_of(plan, {1: 5.0}))
     sent = method.download(ctx, server, (0, 1, 4))
     value = lambda i: float(sent.of(i)["params"]["0.bias"][0])  # noqa: E731
     assert (value(0), value(1)) == (0.5 * 1 + 0.5 * 5, 0.5 * 5 + 0.5 * 1)
@@ -171,12 +172,12 @@ def test_the_download_is_the_mixture_and_absent_clients_keep_their_latest_model_
 
 def test_a_masked_upload_changes_only_what_was_sent():
     plan = tiny_plan("fedamp")
-    ctx, method = plan.server(0), plan.method
-    server = method.aggregate(ctx, method.server_init(ctx), uploads_of(plan, {0: 1.0}))
+    ctx = plan.server(0)
+    server = aggregate(ctx, first_server(ctx), uploads_of(plan, {0: 1.0}))
     upload = uploads_of(plan, {0: 2.0})[0]
     mask = tree.map(lambda leaf: torch.zeros_like(leaf, dtype=torch.bool), upload.slots["params"])
     mask["0.bias"] = ~mask["0.bias"]
-    server = method.aggregate(ctx, server, {0: Upload(upload.slots, {"params": mask})})
+    server = aggregate(ctx, server, {0: Upload(upload.slots, {"params": mask})})
     assert server["latest@0"]["0.bias"][0] == 2.0
     assert server["latest@0"]["2.bias"][0] == 1.0
 
@@ -186,9 +187,9 @@ def test_training_starts_from_the_own_model_or_from_the_mixture():
     for start in ("own", "mixture"):
         plan = tiny_plan(f"fedamp(start={start})")
         ctx = plan.context(0, 1, newcomer=False)
-        client = plan.method.client_init(ctx)
+        client = first_client(ctx)
         mixture = tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params)
-        work = plan.method.begin(ctx, client, {"params": mixture, "buffers": {}})
+        work = plan.method.prepare(ctx, gather(ctx, client, {"params": mixture, "buffers": {}}))
         assert torch.equal(work["fedamp.anchor"]["0.bias"], mixture["0.bias"])
         starts[start] = float((work["params"]["0.bias"] - client["own"]["0.bias"])[0])
     assert starts == pytest.approx({"own": 0.0, "mixture": 5.0})
@@ -199,16 +200,16 @@ def test_it_predicts_with_the_own_model_and_before_it_trained_with_the_mean():
     received = {"params": tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params), "buffers": {}}
     for newcomer, expected in ((True, 5.0), (False, 0.0)):
         ctx = plan.context(0, 0, newcomer=newcomer)
-        client = plan.method.client_init(ctx)
-        view = plan.method.view(ctx, client, received)
-        assert float((view["params"]["0.bias"] - client["own"]["0.bias"])[0]) == pytest.approx(expected)
+        client = first_client(ctx)
+        model = plan.method.personal_model(ctx, gather(ctx, client, received, training=False))
+        assert float((model["params"]["0.bias"] - client["own"]["0.bias"])[0]) == pytest.approx(expected)
 
 
 def test_an_unseen_client_gets_the_mean_of_the_newest_models():
     plan = tiny_plan("fedamp", unseen=1)
     ctx, method = plan.server(0), plan.method
-    server = method.aggregate(ctx, method.server_init(ctx), uploads_of(plan, {0: 1.0, 1: 3.0}))
-    assert float(method.welcome(ctx, server, 5)["params"]["0.bias"][0]) == 2.0
+    server = aggregate(ctx, first_server(ctx), uploads_of(plan, {0: 1.0, 1: 3.0}))
+    assert float(method.download(ctx, server, (5,)).of(5)["params"]["0.bias"][0]) == 2.0
 
 
 # -- composition and contract -----------------------------------------------------------------------
@@ -221,7 +222,7 @@ def test_the_server_records_how_much_weight_clients_keep():
 
 def test_flayer_masks_what_fedamp_sends():
     plan = tiny_plan("flayer(fedamp)")
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    download = plan.method.download(plan.server(0), first_server(plan.server(0)), (0,)).of(0)
     upload = train(plan, 0, 0, None, download).upload
     assert not upload.masks["params"]["0.weight"].all()
     assert torch.isfinite(play(plan).server["latest@0"]["0.weight"]).all()

@@ -1,16 +1,21 @@
 """FedAvg, Local and fine-tuning: the methods all others are measured against."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
 from idiolect import Federation, run
-from idiolect.contract.method import Upload, methods
+from idiolect.contract import methods
 from idiolect.core import tree
 from idiolect.core.randomness import generator
 from idiolect.engines import Loop, Plan
-from idiolect.engines.client import batches, train
+from idiolect.engines.client_round import train
+from idiolect.engines.phases import batches
+from idiolect.engines.slots import aggregate
 from idiolect.task.task import Task
 from idiolect.testing import play, tiny_plan, views
+from idiolect.testing.scalar import make_upload, start_training
 
 
 def pool() -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,22 +47,16 @@ def test_one_client_is_plain_sgd_to_the_bit():
 def test_the_hand_worked_example():
     """Two clients with 1 and 3 samples train the scalar 0 to 4 and to 8; the mean is (4 + 24) / 4 = 7."""
     plan = tiny_plan("fedavg")
-    uploads = {
-        i: Upload({"params": {"w": torch.tensor(v)}, "buffers": {}, "weight": {"samples": torch.tensor(n)}})
-        for i, (v, n) in enumerate([(4.0, 1.0), (8.0, 3.0)])
-    }
-    after = methods.build("fedavg").aggregate(
-        plan.server(0), {"params": {"w": torch.tensor(0.0)}, "buffers": {}}, uploads
-    )
+    sent = enumerate([(4.0, 1.0), (8.0, 3.0)])
+    uploads = {i: make_upload({"params": {"w": torch.tensor(value)}}, samples) for i, (value, samples) in sent}
+    after = aggregate(plan.server(0), {"params": {"w": torch.tensor(0.0)}, "buffers": {}}, uploads)
     assert after["params"]["w"].item() == 7.0
 
 
 def test_everyone_downloads_the_server_model():
     plan = tiny_plan("fedavg")
     server = tree.map(lambda leaf: leaf + 1, plan.tasks[0].net.params)
-    slots = {"params": server, "buffers": {}}
-    download = plan.method.download(plan.server(0), slots, plan.data.seen)
-    work = plan.method.begin(plan.context(0, 0), {}, download.of(0))
+    _, work = start_training(plan, {"params": server, "buffers": {}})
     assert all(torch.equal(work["params"][name], leaf) for name, leaf in server.items())
 
 
@@ -87,16 +86,14 @@ def test_fine_tuning_leaves_the_federation_alone():
     assert points == {"train", "view", "adapted"}
 
 
-def test_fine_tuning_is_plain_steps_on_the_view():
+def test_fine_tuning_is_plain_steps_on_the_personal_model():
     plan = tiny_plan("finetune(fedavg, epochs=1, lr=0.2)")
-    ctx = plan.context(0, 0)
-    view = {"params": plan.tasks[0].net.params, "buffers": {}}
-    (phase,) = plan.method.adapt(ctx)
-    ctx.phase = phase
-    batch = next(iter(batches(plan, ctx, 0)))
-    grad = ctx.grad(view, "params", batch).tree
-    stepped = plan.method.tune(ctx, view, batch)["params"]
-    assert all(torch.equal(leaf, torch.add(view["params"][n], grad[n], alpha=-0.2)) for n, leaf in stepped.items())
+    model = {"params": plan.tasks[0].net.params, "buffers": {}}
+    (phase,) = plan.method.adapt(plan.context(0, 0))
+    ctx, batch = next(batches(plan, replace(plan.context(0, 0), phase=phase), 0))
+    grad = ctx.grad(model, "params", batch).tree
+    stepped = phase.step(ctx, model, batch)["params"]
+    assert all(torch.equal(leaf, torch.add(model["params"][n], grad[n], alpha=-0.2)) for n, leaf in stepped.items())
 
 
 def test_the_engine_is_given_by_a_plan_alone():

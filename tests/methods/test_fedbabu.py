@@ -5,12 +5,13 @@ import torch
 from torch import nn
 
 from idiolect import Federation, Task, run
-from idiolect.contract.method import methods
+from idiolect.contract import Training, methods
 from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines import Plan
-from idiolect.engines.client import train, tuned_view
+from idiolect.engines.client_evaluation import adapt_model
 from idiolect.task.optimizers import SGD
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
+from idiolect.testing.scalar import download_of, personal_model, train_client
 
 HEAD = {"4.weight", "4.bias"}
 
@@ -25,8 +26,7 @@ def test_the_head_stays_at_the_common_initial_values():
 
 def test_the_head_is_never_sent():
     plan = tiny_plan("fedbabu")
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
-    outcome = train(plan, 0, 0, None, download)
+    download, outcome = download_of(plan), train_client(plan)
     assert not HEAD & (set(download["params"]) | set(outcome.upload.slots["params"]))
 
 
@@ -40,13 +40,11 @@ def test_the_default_acts():
 
 
 def tuned_names(method, index=0, unseen=False):
-    """What the tuned copy of a first view has changed."""
+    """What the tuned copy of a first personal model has changed."""
     plan = tiny_plan(method, unseen=1)
-    ctx = plan.context(index, 0)
-    download = plan.method.welcome(plan.server(0), plan.method.server_init(plan.server(0)), index)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), download)
-    tuned = tuned_view(plan, ctx, view, unseen)
-    return {n for n, leaf in view["params"].items() if tuned and not torch.equal(leaf, tuned["params"][n])}
+    ctx, model = personal_model(plan, index=index)
+    tuned = adapt_model(plan, ctx, model, unseen)
+    return {n for n, leaf in model["params"].items() if tuned and not torch.equal(leaf, tuned["params"][n])}
 
 
 def test_fine_tuning_moves_body_and_head_or_one_of_them():
@@ -86,7 +84,7 @@ def test_the_hand_worked_example():
     data = Federation.from_clients([{"train": one, "val": one, "test": one}])
     halved = lambda outputs, y: (outputs - y).pow(2).sum(1) / 2  # noqa: E731
     task = Task(Product(), one, loss=halved)
-    plan = Plan(method=methods.build("fedbabu(epochs=1)"), tasks=(task,), data=data, rounds=1, lr=0.1)
+    plan = Plan(methods.build("fedbabu(epochs=1)"), (task,), data, rounds=1, training=Training(lr=0.1))
     played = play(plan)
     assert played.server["params"]["body.weight"].item() == pytest.approx(1.9)
     losses = {row[3]: row[6] for row in played.rows if row[4] == "test" and row[5] == "loss"}
@@ -101,7 +99,7 @@ def test_the_headline_is_the_fine_tuned_model():
 
 
 @pytest.mark.parametrize("outer", ["fedlag(fedbabu, warmup=0, k=1)", "flayer(fedbabu)", "finetune(fedbabu)"])
-def test_others_ride_on_it_and_the_head_stays_put(outer):
+def test_wrappers_wrap_it_and_the_head_stays_put(outer):
     plan = tiny_plan(outer)
     for view in views(plan).values():
         assert all(torch.equal(view[n], plan.tasks[0].net.params[n]) for n in HEAD)

@@ -7,22 +7,19 @@ import torch
 from torch import nn
 
 from idiolect import Task
-from idiolect.contract.method import methods
-from idiolect.engines.client import train, tuned_view
+from idiolect.contract import methods
+from idiolect.engines.client_evaluation import adapt_model
+from idiolect.engines.slots import aggregate, first_client, first_server, keep_and_send
 from idiolect.testing import play, require_equal, tiny_plan, views
+from idiolect.testing.scalar import download_of, personal_model, train_client
 
 pytestmark = pytest.mark.filterwarnings("ignore:fedbn. the model has no normalisation")
 NORM = {"1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked"}
 
 
-def first_round(method="fedbn", index=0, **changes):
-    plan = tiny_plan(method, norm=True, **changes)
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (index,)).of(index)
-    return download, train(plan, index, 0, None, download)
-
-
 def test_scale_shift_and_statistics_never_cross_the_wire():
-    download, outcome = first_round()
+    plan = tiny_plan("fedbn", norm=True)
+    download, outcome = download_of(plan), train_client(plan)
     for message in (download, outcome.upload.slots):
         assert not NORM & {name for leaves in message.values() for name in leaves}
         assert "0.weight" in message["params"]
@@ -60,7 +57,7 @@ def test_normalisation_is_found_whatever_it_is_called():
             return self.out(self.downsample(self.bn_like(x)))
 
     task = Task(Net(), (torch.randn(2, 4), torch.tensor([0, 1])), classes=3)
-    private = methods.build("fedbn").private(task)
+    private = methods.build("fedbn").private_names(task)
     assert private == {f"downsample.1.{n}" for n in ("weight", "bias", "running_mean", "running_var")} | {
         "downsample.1.num_batches_tracked",
         "downsample.2.weight",
@@ -79,12 +76,11 @@ def test_the_hand_worked_example():
             "params": {n: torch.full_like(leaf, scale if n in NORM else weight) for n, leaf in full["params"].items()},
             "buffers": full["buffers"],
         }
-        states[i], uploads[i] = plan.method.end(ctx, plan.method.client_init(ctx), work)
-    server = plan.method.aggregate(plan.server(0), plan.method.server_init(plan.server(0)), uploads)
-    download = plan.method.download(plan.server(0), server, (0, 1))
+        states[i], uploads[i] = keep_and_send(ctx, first_client(ctx), work)
+    server = aggregate(plan.server(0), first_server(plan.server(0)), uploads)
     for i, scale in enumerate([5.0, 7.0]):
-        view = plan.method.view(ctx, states[i], download.of(i))["params"]
-        assert (view["0.weight"].unique().item(), view["1.weight"].unique().item()) == (3.0, scale)
+        model = personal_model(plan, server, states[i])[1]["params"]
+        assert (model["0.weight"].unique().item(), model["1.weight"].unique().item()) == (3.0, scale)
 
 
 def test_a_model_without_normalisation_is_warned_about_and_is_fedavg():
@@ -102,25 +98,21 @@ def test_a_model_with_normalisation_is_not_warned_about():
 def test_a_client_that_never_trained_has_the_initial_normalisation():
     plan = tiny_plan("fedbn", norm=True)
     played = play(plan)
-    ctx = plan.context(0, 2, newcomer=True)
-    download = plan.method.download(plan.server(2), played.server, (0,)).of(0)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), download)
-    assert torch.equal(view["params"]["1.weight"], plan.tasks[0].net.params["1.weight"])
-    assert torch.equal(view["params"]["0.weight"], played.server["params"]["0.weight"])
+    _, model = personal_model(plan, played.server, round=2)
+    assert torch.equal(model["params"]["1.weight"], plan.tasks[0].net.params["1.weight"])
+    assert torch.equal(model["params"]["0.weight"], played.server["params"]["0.weight"])
 
 
 def test_an_unseen_client_fits_its_normalisation_only():
     plan = tiny_plan("fedbn", norm=True, unseen=1)
-    ctx = plan.context(5, 0)
-    download = plan.method.welcome(plan.server(0), plan.method.server_init(plan.server(0)), 5)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), download)
-    tuned = tuned_view(plan, ctx, view, unseen=True)
-    moved = {n for s in ("params", "buffers") for n, leaf in view[s].items() if not torch.equal(leaf, tuned[s][n])}
+    ctx, model = personal_model(plan, index=5)
+    tuned = adapt_model(plan, ctx, model, unseen=True)
+    moved = {n for s in ("params", "buffers") for n, leaf in model[s].items() if not torch.equal(leaf, tuned[s][n])}
     assert moved == NORM
 
 
 @pytest.mark.parametrize("outer", ["fedlag(fedbn, warmup=0, k=1)", "flayer(fedbn)", "finetune(fedbn)"])
-def test_others_ride_on_it(outer):
+def test_wrappers_wrap_it(outer):
     played = play(tiny_plan(outer, norm=True))
     scales = [state["private"]["1.weight"] for state in played.clients.values() if state is not None]
     assert len(scales) > 1

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from idiolect.contract.method import Upload, methods
+from idiolect.contract import Upload, methods
 from idiolect.core import tree
 from idiolect.core.errors import OptionError
-from idiolect.engines.client import train
+from idiolect.engines.client_round import train
+from idiolect.engines.slots import aggregate, first_server
 from idiolect.methods.fedcac import critical, helpers, overlaps
 from idiolect.testing import play, tiny_plan, views
 
@@ -40,7 +41,7 @@ def test_the_hand_worked_example():
     }
     before = {"params": {"w": torch.zeros(4)}, "buffers": {}}
     plan.tasks[0].net.params = before["params"]
-    after = plan.method.aggregate(ctx, before, uploads)
+    after = aggregate(ctx, before, uploads)
     download = plan.method.download(ctx, after, (0, 1, 2))
     assert download.of(0)["params"]["w"].tolist() == [2.0, 2.0, 4.0, 4.0]
     assert download.of(2)["params"]["w"].tolist() == [4.0, 4.0, 8.0, 8.0]
@@ -104,7 +105,7 @@ def test_of_a_tensor_too_small_for_the_share_nothing_is_critical():
 
 def test_what_moved_and_is_large_is_critical():
     plan = tiny_plan("fedcac(tau=0.3)")
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     upload = train(plan, 0, 0, None, plan.method.download(plan.server(0), server, (0,)).of(0)).upload
     for name, mask in upload.slots["fedcac.critical"].items():
         trained = upload.slots["params"][name]
@@ -135,7 +136,7 @@ def test_the_download_is_the_helpers_mean_where_critical_and_the_global_model_el
 def test_absent_clients_count_with_what_they_sent_last_and_others_get_the_global_model():
     plan = tiny_plan("fedcac", participation=0.4, rounds=2)
     server = play(plan).server
-    took_part = {i for round in (0, 1) for i in plan.method.select(plan.server(round))}
+    took_part = {i for round in (0, 1) for i in plan.participants(round)}
     assert 0 < len(took_part) < 5
     assert server["fedcac.help"]["from"].shape == (len(took_part), len(took_part))
     download = plan.method.download(plan.server(1), server, plan.data.seen)
@@ -145,9 +146,8 @@ def test_absent_clients_count_with_what_they_sent_last_and_others_get_the_global
 
 
 def test_coordinates_that_a_mask_leaves_out_keep_what_the_client_sent_before():
-    plan = tiny_plan("flayer(fedcac)")
-    inner = plan.method.inner
-    server = {**inner.server_init(plan.server(0)), "fedcac.model@0": {"4.bias": torch.tensor([7.0, 8.0, 9.0])}}
+    plan = tiny_plan("fedcac")
+    server = {**first_server(plan.server(0)), "fedcac.model@0": {"4.bias": torch.tensor([7.0, 8.0, 9.0])}}
     slots = {
         "params": {"4.bias": torch.tensor([1.0, 2.0, 3.0])},
         "buffers": {},
@@ -155,7 +155,7 @@ def test_coordinates_that_a_mask_leaves_out_keep_what_the_client_sent_before():
         "fedcac.critical": {"4.bias": torch.tensor([True, True, True])},
     }
     upload = Upload(slots, {"params": {"4.bias": torch.tensor([True, False, True])}})
-    after = inner.aggregate(plan.server(0), server, {0: upload})
+    after = aggregate(plan.server(0), server, {0: upload})
     assert after["fedcac.model@0"]["4.bias"].tolist() == [1.0, 8.0, 3.0]
 
 
@@ -168,20 +168,20 @@ def test_the_default_acts():
 def test_an_unseen_client_gets_the_global_model():
     plan = tiny_plan("fedcac", unseen=1)
     server = play(plan).server
-    sent = plan.method.welcome(plan.server(2), server, 5)
+    sent = plan.method.download(plan.server(2), server, (5,)).of(5)
     assert all(torch.equal(leaf, server["params"][n]) for n, leaf in sent["params"].items())
 
 
 def test_what_is_private_has_no_mask():
     plan = tiny_plan("fedcac", norm=True, norm_affine="local")
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     upload = train(plan, 0, 0, None, plan.method.download(plan.server(0), server, (0,)).of(0)).upload
     assert upload.slots["fedcac.critical"].keys() == upload.slots["params"].keys()
     assert not {"1.weight", "1.bias"} & set(upload.slots["fedcac.critical"])
 
 
 @pytest.mark.parametrize("wrapped", ["fedlag(fedcac, warmup=0)", "flayer(fedcac)", "finetune(fedcac)"])
-def test_wrappers_ride_on_it(wrapped):
+def test_wrappers_wrap_it(wrapped):
     assert all(torch.isfinite(leaf).all() for view in views(tiny_plan(wrapped)).values() for leaf in view.values())
 
 

@@ -1,36 +1,29 @@
 """FedCP: a policy splits every sample's features between a personal and a global output layer."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from idiolect import Batch, Task, run
-from idiolect.contract.method import methods
-from idiolect.core import tree
+from idiolect.contract import methods, tree
 from idiolect.core.errors import ModelError, OptionError
-from idiolect.engines.client import train, tuned_view
-from idiolect.methods.fedcp import BANDWIDTHS, CONTEXT, FROZEN, HEAD, POLICY, discrepancy, gumbel
+from idiolect.engines.client_evaluation import adapt_model
+from idiolect.engines.slots import aggregate, first_server
+from idiolect.methods.fedcp import BANDWIDTHS, CONTEXT, HEAD, POLICY, RECEIVED, RECEIVED_HEAD, discrepancy, gumbel
 from idiolect.task.network import Net
 from idiolect.testing import check_method, play, tiny_plan, views
-
-
-def started(plan, server=None):
-    """Client 0's context and working slots at the beginning of the first round."""
-    ctx = plan.context(0, 0)
-    server = server or plan.method.server_init(plan.server(0))
-    work = plan.method.begin(
-        ctx, plan.method.client_init(ctx), plan.method.download(plan.server(0), server, (0,)).of(0)
-    )
-    ctx.phase = plan.method.phases(ctx)[0]
-    return ctx, {**work, "log": {"loss": torch.zeros(()), "samples": torch.zeros(())}}
-
-
-def batch_of(plan, size=4):
-    x, y = plan.split(0, "train")
-    return Batch(x[:size], y[:size], torch.ones(size))
-
+from idiolect.testing.scalar import (
+    numeric_gradient,
+    pad_batch,
+    personal_model,
+    start_training,
+    take_batch,
+    to_double,
+    train_client,
+)
 
 # -- the policy ------------------------------------------------------------------------------------------
 
@@ -38,13 +31,12 @@ def batch_of(plan, size=4):
 def test_the_hand_worked_example():
     """One feature 4, scores (ln 3, 0), so r = 3/4: 2 x 3 + 10 x 1 = 16; and (2 + 10) / 2 = 6 is sent."""
     plan = tiny_plan("fedcp")
-    ctx = plan.context(0, 0)
     module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
-    ctx.task = Task(module, (torch.ones(2, 1), torch.ones(2, 1)))
+    task = Task(module, (torch.ones(2, 1), torch.ones(2, 1)))
     policy = nn.Linear(1, 2)
     nn.init.zeros_(policy.weight)
     policy.bias.data = torch.tensor([math.log(3), 0.0])
-    ctx.nets[POLICY] = Net(policy)
+    ctx = replace(plan.context(0, 0), task=task, nets={POLICY: Net(policy)})
     slots = {
         "params": {"0.weight": torch.ones(1, 1), "1.weight": torch.full((1, 1), 2.0)},
         "buffers": {},
@@ -53,16 +45,15 @@ def test_the_hand_worked_example():
         CONTEXT: {"v": torch.ones(1)},
     }
     assert plan.method.predict(ctx, slots, torch.full((1, 1), 4.0)).item() == pytest.approx(16.0)
-    _, upload = plan.method.end(ctx, {}, slots)
-    assert upload.slots[HEAD]["1.weight"].item() == 6.0
+    assert plan.method.finish(ctx, slots)[HEAD]["1.weight"].item() == 6.0
 
 
 def test_the_context_is_the_normalised_column_sum_of_the_own_layer_at_the_start_of_the_round():
     plan = tiny_plan("fedcp")
-    ctx, work = started(plan)
+    ctx, work = start_training(plan)
     sums = work["params"]["4.weight"].sum(0)
     assert torch.allclose(work[CONTEXT]["v"], sums / sums.norm())
-    assert torch.equal(plan.method.step(ctx, work, batch_of(plan))[CONTEXT]["v"], work[CONTEXT]["v"])
+    assert torch.equal(ctx.phase.step(ctx, work, take_batch(plan))[CONTEXT]["v"], work[CONTEXT]["v"])
 
 
 def test_gumbel_noise_has_its_distribution_and_is_finite():
@@ -78,13 +69,13 @@ def test_gumbel_noise_has_its_distribution_and_is_finite():
 
 def test_noise_acts_in_training_and_never_in_prediction():
     plan = tiny_plan("fedcp")
-    ctx, work = started(plan)
+    ctx, work = start_training(plan)
     work = {**work, HEAD: tree.scale(work[HEAD], -1.0)}  # with equal layers the split would not matter
-    x = batch_of(plan).x
+    x = take_batch(plan).x
     quiet = plan.method.forward(ctx, work, x, train=True).outputs
-    ctx.noise = {"gumbel": torch.randn(4, 2, 5)}
-    assert not torch.allclose(plan.method.forward(ctx, work, x, train=True).outputs, quiet)
-    assert torch.allclose(plan.method.predict(ctx, work, x), quiet, atol=1e-6)
+    noisy = replace(ctx, noise={"gumbel": torch.randn(4, 2, 5)})
+    assert not torch.allclose(plan.method.forward(noisy, work, x, train=True).outputs, quiet)
+    assert torch.allclose(plan.method.predict(noisy, work, x), quiet, atol=1e-6)
 
 
 # -- the loss --------------------------------------------------------------------------------------------
@@ -107,42 +98,37 @@ def test_the_discrepancy_is_the_double_sum_over_pairs_and_ignores_padding():
 @pytest.mark.parametrize("slot", ["params", POLICY])
 def test_gradients_by_finite_differences(slot):
     plan = tiny_plan("fedcp(lam=2)", lr=1.0)
-    ctx, work = started(plan)
-    batch = Batch(*(part.double() if part.is_floating_point() else part for part in batch_of(plan)))
-    work = {s: {n: leaf.double() for n, leaf in each.items()} for s, each in work.items()}
-    work[FROZEN], work[HEAD] = tree.map(lambda leaf: leaf + 0.3, work["params"]), tree.scale(work[HEAD], -1.0)
-    ctx.noise = {"gumbel": torch.randn(4, 2, 5, generator=torch.Generator().manual_seed(0)).double()}
-    frozen = ctx.task.forward(work[FROZEN], {}, batch.x).features
+    ctx, work = start_training(plan)
+    batch = Batch(*(part.double() if part.is_floating_point() else part for part in take_batch(plan)))
+    work = to_double(work)
+    work[RECEIVED], work[HEAD] = tree.map(lambda leaf: leaf + 0.3, work["params"]), tree.scale(work[HEAD], -1.0)
+    noise = torch.randn(4, 2, 5, generator=torch.Generator().manual_seed(0)).double()
+    ctx = replace(ctx, noise={"gumbel": noise})
+    received = ctx.task.forward(work[RECEIVED], {}, batch.x).features
 
-    def value(held):
-        out = plan.method.forward(ctx, held, batch.x, train=True)
-        return float(ctx.task.score(out.outputs, batch) + 2 * discrepancy(out.features, frozen, batch.weight))
+    def value(leaves):
+        out = plan.method.forward(ctx, {**work, slot: leaves}, batch.x, train=True)
+        return ctx.task.score(out.outputs, batch) + 2 * discrepancy(out.features, received, batch.weight)
 
-    after = plan.method.step(ctx, work, batch)
-    for name, leaf in work[slot].items():
-        at, ends = (0,) * leaf.ndim, []
-        for sign in (1, -1):
-            moved = leaf.clone()
-            moved[at] += sign * 1e-6
-            ends.append(value({**work, slot: {**work[slot], name: moved}}))
-        assert (leaf - after[slot][name])[at].item() == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-6)
+    after = ctx.phase.step(ctx, work, batch)[slot]
+    for name, gradient in numeric_gradient(value, work[slot]).items():
+        assert torch.allclose(work[slot][name] - after[name], gradient, atol=1e-6), name
 
 
 def test_the_global_layer_and_the_received_body_are_frozen():
     plan = tiny_plan("fedcp")
-    ctx, work = started(plan)
-    after = plan.method.step(ctx, work, batch_of(plan))
-    for slot in (HEAD, FROZEN):
+    ctx, work = start_training(plan)
+    after = ctx.phase.step(ctx, work, take_batch(plan))
+    for slot in (HEAD, RECEIVED, RECEIVED_HEAD):
         assert all(torch.equal(leaf, work[slot][n]) for n, leaf in after[slot].items())
 
 
 def test_padding_changes_nothing():
     plan = tiny_plan("fedcp")
-    ctx, work = started(plan)
-    work[FROZEN] = tree.map(lambda leaf: leaf + 0.3, work["params"])
-    batch = batch_of(plan)
-    padded = Batch(*(torch.cat([part, part[:1]]) for part in batch[:2]), torch.tensor([1.0, 1, 1, 1, 0]))
-    a, b = (plan.method.step(ctx, work, each) for each in (batch, padded))
+    ctx, work = start_training(plan)
+    work[RECEIVED] = tree.map(lambda leaf: leaf + 0.3, work["params"])
+    batch = take_batch(plan)
+    a, b = (ctx.phase.step(ctx, work, each) for each in (batch, pad_batch(batch)))
     for slot in ("params", POLICY, "log"):
         assert all(torch.allclose(leaf, b[slot][n], atol=1e-6) for n, leaf in a[slot].items())
 
@@ -157,34 +143,41 @@ def test_features_are_held_by_default():
 
 def test_the_global_layer_is_the_mean_of_half_own_half_global_ones_and_the_own_ones_stay():
     plan = tiny_plan("fedcp")
-    server = plan.method.server_init(plan.server(0))
-    download = plan.method.download(plan.server(0), server, (0, 1))
-    outcomes = {i: train(plan, i, 0, None, download.of(i)) for i in (0, 1)}
-    after = plan.method.aggregate(plan.server(0), server, {i: each.upload for i, each in outcomes.items()})
+    server, outcomes = first_server(plan.server(0)), {i: train_client(plan, i) for i in (0, 1)}
+    after = aggregate(plan.server(0), server, {i: outcome.upload for i, outcome in outcomes.items()})
     own = [outcomes[i].state["private"]["4.weight"] for i in (0, 1)]
     assert not {"4.weight", "4.bias"} & outcomes[0].upload.slots["params"].keys()
-    halves = [(each + server[HEAD]["4.weight"]) / 2 for each in own]
+    halves = [(weight + server[HEAD]["4.weight"]) / 2 for weight in own]
     assert torch.allclose(after[HEAD]["4.weight"], (14 * halves[0] + 9 * halves[1]) / 23, atol=1e-6)
 
 
 def test_a_newcomers_own_layer_is_the_newest_global_one_and_a_regulars_its_own():
     plan = tiny_plan("fedcp", unseen=1)
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     server[HEAD] = tree.map(lambda leaf: leaf + 1, server[HEAD])
-    message = plan.method.welcome(plan.server(0), server, 5)
-    for newcomer, wanted in ((True, server[HEAD]["4.weight"]), (False, server["params"]["4.weight"])):
-        ctx = plan.context(5, 0, newcomer)
-        view = plan.method.view(ctx, plan.method.client_init(ctx), message)
-        assert torch.equal(view["params"]["4.weight"], wanted)
+    _, new = personal_model(plan, server, index=5)
+    assert torch.equal(new["params"]["4.weight"], server[HEAD]["4.weight"])
+    own = {name: server["params"][name] for name in ("4.weight", "4.bias")}
+    _, regular = personal_model(plan, server, {"private": own}, index=5)
+    assert torch.equal(regular["params"]["4.weight"], own["4.weight"])
 
 
 def test_an_unseen_client_trains_its_own_layer_only():
     plan = tiny_plan("fedcp", unseen=1)
-    ctx, server = plan.context(5, 2), plan.method.server_init(plan.server(2))
-    view = plan.method.view(ctx, plan.method.client_init(ctx), plan.method.welcome(plan.server(2), server, 5))
-    tuned = tuned_view(plan, ctx, view, unseen=True)
-    changed = {(s, n) for s, each in view.items() for n, leaf in each.items() if not torch.equal(leaf, tuned[s][n])}
+    ctx, model = personal_model(plan, index=5, round=2)
+    tuned = adapt_model(plan, ctx, model, unseen=True)
+    changed = {(s, n) for s, tree in model.items() for n, leaf in tree.items() if not torch.equal(leaf, tuned[s][n])}
     assert changed == {("params", "4.weight"), ("params", "4.bias")}
+
+
+def test_right_after_training_the_global_layer_predicts_as_it_was_received():
+    """What is sent in its place is half the own one."""
+    plan = tiny_plan("fedcp")
+    ctx, work = start_training(plan)
+    trained = ctx.phase.step(ctx, work, take_batch(plan))
+    model = plan.method.personal_model(replace(ctx, newcomer=False), plan.method.finish(ctx, trained))
+    assert torch.equal(model[HEAD]["4.weight"], work[HEAD]["4.weight"])
+    assert torch.equal(model["params"]["4.weight"], trained["params"]["4.weight"])
 
 
 def test_right_after_training_it_predicts_as_trained():
@@ -214,7 +207,7 @@ def test_an_output_layer_without_columns_is_refused():
 
 
 @pytest.mark.parametrize("wrapped", ["fedlag(fedcp, warmup=0)", "flayer(fedcp)", "finetune(fedcp)"])
-def test_wrappers_ride_on_it(wrapped):
+def test_wrappers_wrap_it(wrapped):
     found = views(tiny_plan(wrapped))
     assert all(torch.isfinite(leaf).all() for view in found.values() for leaf in view.values())
 

@@ -1,16 +1,18 @@
 """FedFomo: others' models are tried on held-out training data, and followed as far as they help."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from idiolect import Batch, Task
-from idiolect.contract.method import Upload, methods
-from idiolect.contract.phase import Phase
+from idiolect.contract import Upload, methods
 from idiolect.core import codec, tree
 from idiolect.core.errors import ComposeError, OptionError
-from idiolect.engines.client import train
-from idiolect.methods.fedfomo import moved
+from idiolect.engines.client_round import train
+from idiolect.engines.slots import aggregate, first_client, first_server, gather
+from idiolect.methods.fedfomo import move_towards
 from idiolect.testing import check_method, play, tiny_plan, views
 
 
@@ -18,45 +20,47 @@ def scalar(value: float) -> dict[str, torch.Tensor]:
     return {"weight": torch.tensor([[value]])}
 
 
-def entered(models: list[float], losses: list[float], own: float = 0.0, samples: float = 4.0):
-    """The working slots of the model `weight * x` after `enter`, from losses per sample, the own one first."""
+def follow(models: list[float], losses: list[float], own: float = 0.0, samples: float = 4.0):
+    """The slots that training of the model `weight * x` starts from; losses are per sample, of the own model first."""
     plan = tiny_plan("fedfomo")
-    ctx = plan.context(0, 1, newcomer=False)
-    ctx.task, ctx.phase = Task(nn.Linear(1, 1, bias=False), (torch.ones(2, 1), torch.ones(2, 1))), Phase()
+    task = Task(nn.Linear(1, 1, bias=False), (torch.ones(2, 1), torch.ones(2, 1)))
+    ctx = replace(plan.context(0, 1, newcomer=False), task=task)
     client = {"own": scalar(own), "own.buffers": {}}
-    work = plan.method.begin(ctx, client, {f"fedfomo.model/{k}": scalar(each) for k, each in enumerate(models)})
+    sent = {f"fedfomo.model/{k}": scalar(each) for k, each in enumerate(models)}
+    work = plan.method.prepare(ctx, gather(ctx, client, {"params": scalar(0.0), "buffers": {}, **sent}))
     tried = {"sum": samples * torch.tensor(losses), "samples": torch.tensor(samples)}
-    return plan.method.enter(ctx, {**work, "fedfomo.losses": tried})
+    _, training = plan.method.phases(ctx)
+    return training.before(replace(ctx, phase=training), {**work, "fedfomo.losses": tried})
 
 
 def test_the_hand_worked_example():
     """At 0 with loss 1, the models 2 (loss 0.5), 4 (loss 0) and -1 (loss 3) have a = 0.5/2, 1/4 and -2/1, so
     W = 1/2, 1/2, 0, and training starts from (2 + 4) / 2 = 3."""
-    work = entered([2.0, 4.0, -1.0], [1.0, 0.5, 0.0, 3.0])
+    work = follow([2.0, 4.0, -1.0], [1.0, 0.5, 0.0, 3.0])
     assert work["fedfomo.gains"]["a"].tolist() == pytest.approx([0.25, 0.25, -2.0], rel=1e-4)
     assert work["params"]["weight"].item() == pytest.approx(3.0, rel=1e-4)
 
 
 def test_a_client_stays_where_it_is_if_nobody_helps():
-    work = entered([2.0, -1.0], [1.0, 1.5, 3.0], own=7.0)
+    work = follow([2.0, -1.0], [1.0, 1.5, 3.0], own=7.0)
     assert work["params"]["weight"].item() == 7.0
     assert (work["fedfomo.gains"]["a"] < 0).all()
 
 
 def test_round_off_is_no_gain():
-    work = entered([2.0, -1.0], [1.0, 1.0 - 1e-7, 1.0 + 1e-7], own=7.0)
+    work = follow([2.0, -1.0], [1.0, 1.0 - 1e-7, 1.0 + 1e-7], own=7.0)
     assert work["params"]["weight"].item() == 7.0
     assert work["fedfomo.gains"]["a"].tolist() == [0.0, 0.0]
 
 
 def test_a_client_with_nothing_to_try_models_on_stays_where_it_is():
-    work = entered([2.0], [0.0, 0.0], own=7.0, samples=0.0)
+    work = follow([2.0], [0.0, 0.0], own=7.0, samples=0.0)
     assert work["params"]["weight"].item() == 7.0
 
 
 def test_batch_counters_are_not_mixed():
     own = {"w": torch.tensor(0.0), "count": torch.tensor(3)}
-    after = moved(own, [{"w": torch.tensor(2.0), "count": torch.tensor(9)}], torch.tensor([1.0]))
+    after = move_towards(own, [{"w": torch.tensor(2.0), "count": torch.tensor(9)}], torch.tensor([1.0]))
     assert (after["w"].item(), after["count"].item()) == (2.0, 3)
 
 
@@ -72,12 +76,13 @@ def test_models_are_tried_on_data_that_nobody_trains_on():
 def test_losses_are_sums_over_samples_and_padding_does_not_count():
     plan = tiny_plan("fedfomo")
     ctx = plan.context(0, 0)
-    ctx.phase = plan.method.phases(ctx)[0]
+    phase = plan.method.phases(ctx)[0]
     x, y = plan.split(0, "train")
-    own = plan.method.client_init(ctx)
+    own = first_client(ctx)
     other = {"fedfomo.model/0": tree.map(lambda leaf: leaf + 0.1, own["own"])}
-    work = plan.method.begin(ctx, own, other)
-    after = plan.method.step(ctx, work, Batch(x[:4], y[:4], torch.tensor([1.0, 1.0, 1.0, 0.0])))["fedfomo.losses"]
+    work = plan.method.prepare(ctx, gather(ctx, own, {**ctx.initial, **other}))
+    batch = Batch(x[:4], y[:4], torch.tensor([1.0, 1.0, 1.0, 0.0]))
+    after = phase.step(replace(ctx, phase=phase), work, batch)["fedfomo.losses"]
     task = ctx.task
     for k, model in enumerate((own["own"], other["fedfomo.model/0"])):
         alone = task.losses(task.forward(model, {}, x[:3]).outputs, y[:3]).sum()
@@ -90,7 +95,7 @@ def test_losses_are_sums_over_samples_and_padding_does_not_count():
 
 def server_of(plan, models: dict[int, float], affinity: dict[int, list[float]]):
     params = plan.tasks[0].net.params
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     server |= {f"latest@{i}": {n: torch.full_like(leaf, v) for n, leaf in params.items()} for i, v in models.items()}
     return server | {f"fedfomo.affinity@{i}": {"sum": torch.tensor(row).double()} for i, row in affinity.items()}
 
@@ -98,7 +103,7 @@ def server_of(plan, models: dict[int, float], affinity: dict[int, list[float]]):
 def test_the_models_of_highest_affinity_are_sent_and_never_the_own_one():
     plan = tiny_plan("fedfomo(models=2, epsilon=0)")
     server = server_of(plan, {i: float(i) for i in range(5)}, {0: [9.0, 0.1, -1.0, 0.3, 0.2]})
-    assert plan.method.choice(plan.server(0), server, 0) == [3, 4]
+    assert plan.method.choose(plan.server(0), server, 0) == [3, 4]
     sent = plan.method.download(plan.server(0), server, (0,)).of(0)
     assert [float(sent[f"fedfomo.model/{k}"]["0.bias"][0]) for k in range(2)] == [3.0, 4.0]
     assert "fedfomo.model/2" not in sent
@@ -106,15 +111,15 @@ def test_the_models_of_highest_affinity_are_sent_and_never_the_own_one():
 
 def test_only_models_that_exist_are_sent():
     plan = tiny_plan("fedfomo(models=4)")
-    assert plan.method.choice(plan.server(0), server_of(plan, {0: 1.0, 3: 2.0}, {}), 0) == [3]
-    assert plan.method.choice(plan.server(0), server_of(plan, {}, {}), 0) == []
+    assert plan.method.choose(plan.server(0), server_of(plan, {0: 1.0, 3: 2.0}, {}), 0) == [3]
+    assert plan.method.choose(plan.server(0), server_of(plan, {}, {}), 0) == []
 
 
 def test_exploration_finds_all_models_and_fades():
     plan = tiny_plan("fedfomo(models=1, epsilon=1, decay=0.1)", rounds=40)
     server = server_of(plan, {i: float(i) for i in range(5)}, {0: [0.0, 5.0, 0.0, 0.0, 0.0]})
     early, late = (
-        {plan.method.choice(plan.server(r), server, 0)[0] for r in rounds} for rounds in (range(8), [10, 30])
+        {plan.method.choose(plan.server(r), server, 0)[0] for r in rounds} for rounds in (range(8), [10, 30])
     )
     assert len(early) > 1
     assert late == {1}
@@ -124,7 +129,7 @@ def test_the_choice_is_distinct_and_does_not_depend_on_who_else_is_asked():
     plan = tiny_plan("fedfomo(models=3, epsilon=0.5)")
     server = server_of(plan, {i: float(i) for i in range(5)}, {})
     for round in range(6):
-        chosen = plan.method.choice(plan.server(round), server, 2)
+        chosen = plan.method.choose(plan.server(round), server, 2)
         assert len(set(chosen)) == 3
         alone, among = (plan.method.download(plan.server(round), server, ids).of(2) for ids in ((2,), (0, 1, 2)))
         assert codec.encode(alone) == codec.encode(among)
@@ -135,7 +140,7 @@ def test_gains_enter_the_affinities_of_the_models_that_were_sent():
     ctx, server = plan.server(0), server_of(plan, dict.fromkeys(range(5), 1.0), {0: [0.0, 0.1, 0.0, 0.3, 0.2]})
     model = {"params": plan.tasks[0].net.params, "buffers": {}, "weight": {"samples": torch.tensor(1.0)}}
     upload = Upload({**model, "fedfomo.gains": {"a": torch.tensor([-0.5, 0.25])}})
-    after = plan.method.aggregate(ctx, server, {0: upload})
+    after = aggregate(ctx, server, {0: upload})
     assert after["fedfomo.affinity@0"]["sum"].tolist() == pytest.approx([0.0, 0.1, 0.0, -0.2, 0.45])
     assert "fedfomo.affinity@1" not in after
 
@@ -161,15 +166,15 @@ def test_a_client_that_never_trained_uses_the_mean():
     plan = tiny_plan("fedfomo", unseen=1)
     mean = {"params": tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params), "buffers": {}}
     ctx = plan.context(5, 0, newcomer=True)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), mean)
-    assert all(torch.equal(view["params"][n], leaf) for n, leaf in mean["params"].items())
+    model = plan.method.personal_model(ctx, gather(ctx, first_client(ctx), mean, training=False))
+    assert all(torch.equal(model["params"][n], leaf) for n, leaf in mean["params"].items())
     server = server_of(plan, dict.fromkeys(range(5), 1.0), {})
-    assert set(plan.method.welcome(plan.server(0), server, 5)) == {"params", "buffers"}
+    assert set(plan.method.download(plan.server(0), server, (5,)).of(5)) == {"params", "buffers"}
 
 
 def test_in_the_first_round_there_is_nobody_to_follow():
     plan = tiny_plan("fedfomo")
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    download = plan.method.download(plan.server(0), first_server(plan.server(0)), (0,)).of(0)
     assert train(plan, 0, 0, None, download).upload.slots["fedfomo.gains"]["a"].shape == (0,)
 
 

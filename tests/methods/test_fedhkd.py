@@ -7,38 +7,37 @@ import torch
 from torch import nn
 
 from idiolect import Batch, Task
-from idiolect.contract.method import Upload, methods
-from idiolect.core import tree
+from idiolect.contract import methods, tree
 from idiolect.core.errors import ModelError, OptionError
-from idiolect.engines.client import train, tuned_view
+from idiolect.engines.client_evaluation import adapt_model
+from idiolect.engines.slots import aggregate, first_server
 from idiolect.methods.fedhkd import FEATURES, SOFT
 from idiolect.testing import check_method, play, tiny_plan, views
+from idiolect.testing.scalar import (
+    context_of,
+    make_upload,
+    numeric_gradient,
+    personal_model,
+    start_training,
+    to_double,
+    train_client,
+)
 
 
-def trained(plan, index=0, server=None):
-    """What a client sends in the first round."""
-    server = server or plan.method.server_init(plan.server(0))
-    return train(plan, index, 0, None, plan.method.download(plan.server(0), server, (index,)).of(index)).upload
-
-
-def taught(plan):
+def start_with_knowledge(plan):
     """Client 0's context and working slots in double precision, with knowledge of the classes 0 and 2."""
-    ctx, server = plan.context(0, 0), plan.method.server_init(plan.server(0))
-    count = torch.tensor([4.0, 0.0, 1.0])
+    server, count = first_server(plan.server(0)), torch.tensor([4.0, 0.0, 1.0])
     features = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
     server[FEATURES] = {"mean": features, "count": count}
     server[SOFT] = {"mean": torch.tensor([[0.7, 0.2, 0.1], [0.0, 0.0, 0.0], [0.1, 0.0, 0.9]]), "count": count}
-    download = plan.method.download(plan.server(0), server, (0,)).of(0)
-    work = plan.method.begin(ctx, plan.method.client_init(ctx), download)
-    work["log"] = {"loss": torch.zeros(()), "samples": torch.zeros(())}
-    ctx.phase = plan.method.phases(ctx)[0]
-    return ctx, {s: {n: leaf.double() for n, leaf in each.items()} for s, each in work.items()}
+    ctx, work = start_training(plan, server)
+    return ctx, to_double(work)
 
 
-def sent(mean, count, outputs=1):
-    knowledge = {"mean": torch.tensor([[mean]]).expand(1, outputs), "count": torch.tensor([count])}
-    weight = {"samples": torch.tensor(1.0)}
-    return Upload({"params": {}, "buffers": {}, "weight": weight, FEATURES: knowledge, SOFT: knowledge})
+def send(mean, count):
+    """An upload of knowledge of one class, in one number."""
+    knowledge = {"mean": torch.tensor([[mean]]), "count": torch.tensor([count])}
+    return make_upload({FEATURES: knowledge, SOFT: knowledge})
 
 
 # -- knowledge ---------------------------------------------------------------------------------------------
@@ -49,18 +48,18 @@ def test_the_hand_worked_means():
     plan = tiny_plan("fedhkd")
     server = {"params": {}, "buffers": {}}
     server |= {slot: {"mean": torch.zeros(1, 1), "count": torch.zeros(1)} for slot in (FEATURES, SOFT)}
-    after = plan.method.aggregate(plan.server(0), server, {0: sent(2.0, 1.0), 1: sent(6.0, 3.0)})
+    after = aggregate(plan.server(0), server, {0: send(2.0, 1.0), 1: send(6.0, 3.0)})
     assert after[FEATURES]["mean"].item() == after[SOFT]["mean"].item() == 5.0
-    absent = plan.method.aggregate(plan.server(1), after, {0: sent(9.0, 0.0)})
+    absent = aggregate(plan.server(1), after, {0: send(9.0, 0.0)})
     assert absent[FEATURES]["mean"].item() == 5.0
+    assert absent[FEATURES]["count"].item() == 4.0
 
 
 def test_the_hand_worked_divergence():
     """g(h) = (h, 0) at T = 5 and H = 5 predicts softmax(1, 0); for Q = (1, 0) the divergence is ln(1 + 1/e)."""
     plan = tiny_plan("fedhkd(temperature=5)")
-    ctx = plan.context(0, 0)
     module = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 2, bias=False))
-    ctx.task = Task(module, (torch.ones(2, 1), torch.tensor([0, 1])), classes=2)
+    ctx = context_of(plan, task=Task(module, (torch.ones(2, 1), torch.tensor([0, 1])), classes=2))
     count = torch.tensor([4.0, 0.0])
     work = {
         FEATURES: {"mean": torch.tensor([[5.0], [0.0]]), "count": count},
@@ -72,7 +71,7 @@ def test_the_hand_worked_divergence():
 
 def test_clients_send_the_means_of_their_trained_model_and_nothing_of_absent_classes():
     plan = tiny_plan("fedhkd(sigma=0)")
-    upload = trained(plan, index=2)
+    upload = train_client(plan, 2).upload
     x, y = plan.split(2, "train")
     out = plan.tasks[0].forward(upload.slots["params"], {}, x)
     assert y.unique().tolist() == [1]
@@ -86,9 +85,9 @@ def test_noise_is_on_the_features_alone_has_its_deviation_and_differs_between_cl
     quiet, loud = (tiny_plan(f"fedhkd(sigma={sigma})") for sigma in (0, 2))
     found = []
     for index in (0, 1):
-        a, b = trained(quiet, index), trained(loud, index)
+        a, b = train_client(quiet, index).upload, train_client(loud, index).upload
         assert torch.equal(a.slots[SOFT]["mean"], b.slots[SOFT]["mean"])
-        assert torch.equal(b.slots[FEATURES]["mean"], trained(loud, index).slots[FEATURES]["mean"])
+        assert torch.equal(b.slots[FEATURES]["mean"], train_client(loud, index).upload.slots[FEATURES]["mean"])
         found.append(b.slots[FEATURES]["mean"] - a.slots[FEATURES]["mean"])
     assert not torch.allclose(found[0][0], found[1][0])
     assert 1.2 < torch.stack(found).std().item() < 3.0
@@ -96,7 +95,7 @@ def test_noise_is_on_the_features_alone_has_its_deviation_and_differs_between_cl
 
 def test_rare_classes_are_not_sent_if_a_share_is_asked_for():
     """Client 0 has 14 samples; half of them is 7."""
-    upload = trained(tiny_plan("fedhkd(min_share=0.5)"))
+    upload = train_client(tiny_plan("fedhkd(min_share=0.5)")).upload
     counts = torch.bincount(tiny_plan("fedhkd").split(0, "train")[1], minlength=3).float()
     assert upload.slots[FEATURES]["count"].tolist() == [n if n >= 7 else 0.0 for n in counts.tolist()]
     assert upload.slots[FEATURES]["count"].sum() < 14
@@ -108,7 +107,7 @@ def test_rare_classes_are_not_sent_if_a_share_is_asked_for():
 def test_the_gradient_by_finite_differences():
     """Padding has no weight; the class 1, of which nothing is known, pulls nothing."""
     plan = tiny_plan("fedhkd(lam=0.7, gamma=0.4)", lr=1.0)
-    ctx, work = taught(plan)
+    ctx, work = start_with_knowledge(plan)
     x, y = plan.split(0, "train")
     weight = torch.tensor([1.0, 1, 1, 1, 1, 1, 0]).double()
     batch = Batch(x[:7].double(), y[:7], weight)
@@ -122,15 +121,10 @@ def test_the_gradient_by_finite_differences():
         off = (out.features - heads[batch.y]).square().mean(1) * (batch.y != 1)
         return float(ctx.task.score(out.outputs, batch) + 0.7 * divergence + 0.4 * (off * weight).sum() / 6)
 
-    after = plan.method.step(ctx, work, batch)
+    after = ctx.phase.step(ctx, work, batch)
     assert after["log"]["loss"].item() / 6 == pytest.approx(value(work["params"]))
-    for name, leaf in work["params"].items():
-        at, ends = (0,) * leaf.ndim, []
-        for sign in (1, -1):
-            moved = leaf.clone()
-            moved[at] += sign * 1e-6
-            ends.append(value({**work["params"], name: moved}))
-        assert (leaf - after["params"][name])[at].item() == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-6)
+    for name, gradient in numeric_gradient(value, work["params"]).items():
+        assert torch.allclose(work["params"][name] - after["params"][name], gradient, atol=1e-6), name
 
 
 def test_the_first_round_is_fedavgs_since_nothing_is_known():
@@ -147,21 +141,20 @@ def test_the_defaults_act(option):
 # -- prediction, options, company ----------------------------------------------------------------------------
 
 
-def test_the_view_is_the_global_model_and_the_personal_one_is_measured_right_after_training():
+def test_clients_predict_with_the_global_model_and_the_personal_one_is_measured_right_after_training():
     plan = tiny_plan("fedhkd", after_local=True)
-    ctx, server = plan.context(3, 1), plan.method.server_init(plan.server(1))
+    server = first_server(plan.server(1))
     server["params"] = tree.map(lambda leaf: leaf + 1, server["params"])
-    view = plan.method.view(ctx, {}, plan.method.download(plan.server(1), server, (3,)).of(3))
-    assert all(torch.equal(leaf, server["params"][n]) for n, leaf in view["params"].items())
+    _, model = personal_model(plan, server, index=3, round=1)
+    assert all(torch.equal(leaf, server["params"][n]) for n, leaf in model["params"].items())
     assert "after_local" in {row[3] for row in play(plan).rows}
 
 
 def test_an_unseen_client_fine_tunes_the_global_model():
     plan = tiny_plan("fedhkd", unseen=1)
-    ctx, server = plan.context(5, 2), plan.method.server_init(plan.server(2))
-    view = plan.method.view(ctx, {}, plan.method.welcome(plan.server(2), server, 5))
-    tuned = tuned_view(plan, ctx, view, unseen=True)
-    assert not torch.equal(tuned["params"]["0.weight"], view["params"]["0.weight"])
+    ctx, model = personal_model(plan, index=5, round=2)
+    tuned = adapt_model(plan, ctx, model, unseen=True)
+    assert not torch.equal(tuned["params"]["0.weight"], model["params"]["0.weight"])
 
 
 @pytest.mark.parametrize("bad", ["lam=-1", "gamma=-1", "temperature=0", "sigma=-1", "min_share=2"])
@@ -177,7 +170,7 @@ def test_tasks_without_classes_and_several_networks_are_refused():
 
 
 @pytest.mark.parametrize("wrapped", ["fedlag(fedhkd, warmup=0)", "flayer(fedhkd)", "finetune(fedhkd)"])
-def test_wrappers_ride_on_it(wrapped):
+def test_wrappers_wrap_it(wrapped):
     found = views(tiny_plan(wrapped))
     assert all(torch.isfinite(leaf).all() for view in found.values() for leaf in view.values())
 

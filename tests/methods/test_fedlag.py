@@ -14,7 +14,7 @@ from idiolect.engines import Loop, Plan
 from idiolect.engines.client_round import train
 from idiolect.engines.slots import aggregate, first_client, first_server, gather
 from idiolect.methods.fedlag import FedLAG
-from idiolect.runs.round_loop import Experiment
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.testing import play, tiny_federation, tiny_plan, views
 
@@ -185,7 +185,7 @@ def test_without_personal_layers_it_is_fedavg_to_the_bit_and_to_the_byte():
     spent = []
     for method in ("fedlag(k=0)", "fedavg"):
         store, plan = Store(None), tiny_plan(method)
-        Experiment(plan, Loop(plan), store).run()
+        RoundLoop(plan, Loop(plan), store).run()
         spent.append((store.fact("bytes_up"), store.fact("bytes_down")))
     assert spent[0] == spent[1]
 

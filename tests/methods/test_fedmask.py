@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from idiolect import Batch, run
-from idiolect.contract.method import Upload, methods
+from idiolect.contract import Upload, methods
 from idiolect.core import codec, tree
 from idiolect.core.errors import ComposeError, ModelError, OptionError
-from idiolect.engines.client import train, tuned_view
-from idiolect.methods.fedmask import KEPT, SCORES
+from idiolect.engines.client_evaluation import adapt_model
+from idiolect.engines.client_round import train
+from idiolect.engines.slots import aggregate, first_client, first_server, gather
+from idiolect.methods.fedmask import KEPT, SCORES, apply_mask
 from idiolect.testing import check_method, play, tiny_plan, views
 
 HEAD = "4.weight"
@@ -16,14 +18,19 @@ HEAD = "4.weight"
 
 def download_of(plan, server=None):
     ctx = plan.server(0)
-    return plan.method.download(ctx, server or plan.method.server_init(ctx), (0,)).shared
+    return plan.method.download(ctx, server or first_server(ctx), (0,)).shared
+
+
+def personal_model(ctx, state, download):
+    """What a client predicts with."""
+    return ctx.method.personal_model(ctx, gather(ctx, state, download, training=False))
 
 
 def test_the_weights_never_change_and_are_never_sent():
     plan = tiny_plan("fedmask")
     start = plan.tasks[0].net.params
     outcome = train(plan, 0, 0, None, download_of(plan))
-    assert "params" not in outcome.upload.slots
+    assert not outcome.upload.slots.get("params")
     for view in views(plan).values():
         assert all(torch.equal(leaf, start[n]) for n, leaf in view.items() if n != HEAD)
         assert ((view[HEAD] == start[HEAD]) | (view[HEAD] == 0)).all()
@@ -56,7 +63,7 @@ def test_the_gradient_goes_straight_through_the_mask():
     kept = {HEAD: torch.ones(3, 5, dtype=torch.bool)}
     kept[HEAD][0, :2] = False
     grad = method.grad(ctx, {SCORES: scores, KEPT: kept, "buffers": {}}, batch).tree[HEAD]
-    model = {n: leaf.clone() for n, leaf in method.model(ctx, scores, kept).items()}
+    model = {n: leaf.clone() for n, leaf in apply_mask(ctx, scores, kept).items()}
     for at in ((0, 0), (1, 1), (2, 4), (1, 3), (0, 4)):
         ends = []
         for sign in (1, -1):
@@ -76,7 +83,7 @@ def test_the_gradient_goes_straight_through_the_mask():
 def test_pruning_keeps_the_highest_scores_and_of_equal_ones_the_first():
     """Of 6 scores at sparsity 0.5 three stay; 0.3 and 0.3000001 are equal, so the lower index stays."""
     scores = {"w": torch.tensor([[0.1, 0.3, 0.9], [0.3000001, 0.7, -2.0]])}
-    kept = methods.build("fedmask(sparsity=0.5)").prune(scores)["w"]
+    kept = methods.build("fedmask(sparsity=0.5)").prune(tiny_plan("fedmask").context(0, 0), {SCORES: scores})[KEPT]["w"]
     assert kept.tolist() == [[False, True, True], [False, True, False]]
 
 
@@ -120,7 +127,7 @@ def test_the_hand_worked_example():
     """Means 2/3 (three have the weight), 0 (two) and undecided (one): on, off, and as it is."""
     plan = tiny_plan("fedmask")
     ctx = plan.server(0)
-    server = plan.method.aggregate(ctx, plan.method.server_init(ctx), uploads_of(*EXAMPLE))
+    server = aggregate(ctx, first_server(ctx), uploads_of(*EXAMPLE))
     assert server["fedmask.mean"][HEAD][0, :3].tolist() == pytest.approx([2 / 3, 0.0, 0.5])
     down = download_of(plan, server)
     assert down["fedmask.decided"][HEAD][0, :3].tolist() == [True, True, False]
@@ -129,19 +136,19 @@ def test_the_hand_worked_example():
         score = torch.zeros(3, 5)
         score[0, :3] = torch.tensor(scores)
         client = {SCORES: {HEAD: score}, KEPT: upload.masks["fedmask.bits"]}
-        view = plan.method.view(plan.context(index, 0, newcomer=False), client, down)
-        signs = (view["params"][HEAD][0, :3] != 0).tolist()
+        model = personal_model(plan.context(index, 0, newcomer=False), client, down)
+        signs = (model["params"][HEAD][0, :3] != 0).tolist()
         assert signs == [True, False, index == 2]
-        assert torch.equal(view[SCORES][HEAD].abs(), score.abs())
+        assert torch.equal(model[SCORES][HEAD].abs(), score.abs())
 
 
 def test_a_weight_that_too_few_have_keeps_its_earlier_mean():
     plan = tiny_plan("fedmask")
     ctx = plan.server(0)
-    server = plan.method.aggregate(ctx, plan.method.server_init(ctx), uploads_of(*EXAMPLE))
-    after = plan.method.aggregate(ctx, server, uploads_of(EXAMPLE[1], EXAMPLE[2]))
+    server = aggregate(ctx, first_server(ctx), uploads_of(*EXAMPLE))
+    after = aggregate(ctx, server, uploads_of(EXAMPLE[1], EXAMPLE[2]))
     assert after["fedmask.mean"][HEAD][0, :3].tolist() == pytest.approx([0.5, 0.0, 0.5])
-    alone = plan.method.aggregate(ctx, server, uploads_of(EXAMPLE[1]))
+    alone = aggregate(ctx, server, uploads_of(EXAMPLE[1]))
     assert torch.equal(alone["fedmask.mean"][HEAD], server["fedmask.mean"][HEAD])
 
 
@@ -153,15 +160,16 @@ def test_without_overlap_masks_stay_personal():
     assert any((play(tiny_plan("fedmask")).server["fedmask.mean"][HEAD] != 0.5).flatten().tolist())
 
 
-def test_a_view_needs_no_participation():
+def test_a_personal_model_needs_no_participation():
     """What a client that was away predicts with follows from its state and the newest download alone."""
     plan = tiny_plan("fedmask")
     ctx = plan.context(0, 5, newcomer=False)
     state = train(plan, 0, 0, None, download_of(plan)).state
     sctx = plan.server(0)
-    server = plan.method.aggregate(sctx, plan.method.server_init(sctx), uploads_of(*EXAMPLE))
-    work, view = (f(ctx, state, download_of(plan, server)) for f in (plan.method.begin, plan.method.view))
-    assert all(torch.equal(leaf, view[slot][n]) for slot, each in work.items() for n, leaf in each.items())
+    download = download_of(plan, aggregate(sctx, first_server(sctx), uploads_of(*EXAMPLE)))
+    work, model = plan.method.prepare(ctx, gather(ctx, state, download)), personal_model(ctx, state, download)
+    assert all(torch.equal(work[slot][HEAD], model[slot][HEAD]) for slot in (SCORES, KEPT))
+    assert torch.equal(model["params"][HEAD], apply_mask(ctx, work[SCORES], work[KEPT])[HEAD])
 
 
 # -- the rest --------------------------------------------------------------------------------------------
@@ -171,10 +179,10 @@ def test_an_unseen_client_learns_and_prunes_its_own_mask():
     plan = tiny_plan("fedmask", unseen=1)
     ctx = plan.context(5, 2)
     assert [phase.name for phase in plan.method.onboard(ctx)] == ["probe", "train"]
-    view = plan.method.view(ctx, plan.method.client_init(ctx), download_of(plan))
-    tuned = tuned_view(plan, ctx, view, unseen=True)
+    model = personal_model(ctx, first_client(ctx), download_of(plan))
+    tuned = adapt_model(plan, ctx, model, unseen=True)
     assert int(tuned[KEPT][HEAD].sum()) == 8
-    assert torch.equal(tuned["params"][HEAD], plan.method.model(ctx, tuned[SCORES], tuned[KEPT])[HEAD])
+    assert torch.equal(tuned["params"][HEAD], apply_mask(ctx, tuned[SCORES], tuned[KEPT])[HEAD])
 
 
 def test_fine_tuning_moves_the_scores_and_keeps_the_weights_frozen():
@@ -190,18 +198,18 @@ def test_fine_tuning_moves_the_scores_and_keeps_the_weights_frozen():
 def test_the_score_rate_is_an_option():
     moves = []
     for lr in (0.1, 0.4):
-        plan = tiny_plan(f"fedmask(lr={lr}, sparsity=0)", local_epochs=1, batch_size=14)
+        plan = tiny_plan(f"fedmask(lr={lr}, sparsity=0)", epochs=1, batch_size=14)
         state = train(plan, 0, 0, None, download_of(plan)).state
-        moves.append(tree.sub(state[SCORES], plan.method.client_init(plan.context(0, 0))[SCORES])[HEAD])
+        moves.append(tree.sub(state[SCORES], first_client(plan.context(0, 0))[SCORES])[HEAD])
     assert torch.allclose(moves[1], 4 * moves[0], atol=1e-6)
 
 
 def test_share_of_weights_that_are_on_is_recorded():
     plan = tiny_plan("fedmask")
-    client = plan.method.client_init(plan.context(0, 0))
-    assert float(plan.method.records(plan.context(0, 0), client)["on"]) == 1.0
-    half = {**client, KEPT: plan.method.prune(client[SCORES])}
-    assert float(plan.method.records(plan.context(0, 0), half)["on"]) == pytest.approx(8 / 15)
+    client = first_client(plan.context(0, 0))
+    assert float(plan.method.client_records(plan.context(0, 0), client)["on"]) == 1.0
+    half = plan.method.prune(plan.context(0, 0), client)
+    assert float(plan.method.client_records(plan.context(0, 0), half)["on"]) == pytest.approx(8 / 15)
 
 
 @pytest.mark.parametrize("options", ["sparsity=1", "sparsity=-0.1", "layers=0", "start=0", "lr=0", "overlap=0"])

@@ -7,26 +7,35 @@ import torch
 from torch import nn
 
 from idiolect import Batch, Federation, Task, run
-from idiolect.contract.method import Upload, methods
-from idiolect.contract.phase import Phase
+from idiolect.contract import Upload, methods
 from idiolect.core import codec, tree
 from idiolect.core.errors import ComposeError, InputError, OptionError
 from idiolect.engines import engines
-from idiolect.engines.client import order, train, tuned_view
+from idiolect.engines.client_evaluation import adapt_model
+from idiolect.engines.client_round import train
+from idiolect.engines.phases import draw_order
+from idiolect.engines.slots import aggregate, first_client, first_server, gather
 from idiolect.methods.fedmd import CONSENSUS, SCORES
 from idiolect.testing import check_method, play, require_equal, tiny_model, tiny_plan, views
 
 
 def download_of(plan, server=None, round=-1):
     ctx = plan.server(round)
-    return plan.method.download(ctx, server or plan.method.server_init(ctx), (0,)).shared
+    return plan.method.download(ctx, server or first_server(ctx), (0,)).shared
+
+
+def digesting(plan, round):
+    """The first client's context where it digests."""
+    ctx = plan.context(0, round)
+    phase = next(phase for phase in plan.method.phases(ctx) if phase.name == "digest")
+    return replace(ctx, phase=phase)
 
 
 def consensus_of(plan, clients=(0, 1, 2), round=-1):
     """The server after clients went through the set-up round."""
     uploads = {i: train(plan, i, round, None, download_of(plan, round=round)).upload for i in clients}
     ctx = plan.server(round)
-    return plan.method.aggregate(ctx, plan.method.server_init(ctx), uploads), uploads
+    return aggregate(ctx, first_server(ctx), uploads), uploads
 
 
 def test_the_hand_worked_example():
@@ -36,14 +45,13 @@ def test_the_hand_worked_example():
     uploads = {
         i: Upload({SCORES: {"scores": torch.tensor([s])}}, every) for i, s in enumerate([[2.0, 0.0], [4.0, 2.0]])
     }
-    after = plan.method.aggregate(plan.server(0), {}, uploads)
+    after = aggregate(plan.server(0), {}, uploads)
     assert after[CONSENSUS]["scores"].tolist() == [[3.0, 1.0]]
     assert int(after[CONSENSUS]["round"]) == 1
-    ctx = plan.context(0, 1)
-    ctx.task = Task(nn.Linear(1, 2, bias=False), (torch.ones(2, 1), torch.tensor([0, 1])), classes=2)
-    ctx.phase = plan.method.digests()[0]
+    task = Task(nn.Linear(1, 2, bias=False), (torch.ones(2, 1), torch.tensor([0, 1])), classes=2)
+    ctx = replace(digesting(plan, 1), task=task)
     work = {"params": {"weight": torch.tensor([[2.0], [0.0]])}, "buffers": {}, **after}
-    grad = plan.method.digest(ctx, work, Batch(torch.ones(1, 1), torch.tensor([0]), torch.ones(1)))
+    grad = plan.method.digest_grad(ctx, work, Batch(torch.ones(1, 1), torch.tensor([0]), torch.ones(1)))
     assert grad.scored.loss.item() == 1.0
     assert grad.tree["weight"].tolist() == [[-0.5], [-0.5]]
 
@@ -52,15 +60,14 @@ def test_the_hand_worked_example():
 def test_the_gradient_of_digesting_by_finite_differences(loss):
     """Samples of weight zero, which engines add, do not count."""
     plan = tiny_plan(f"fedmd(loss={loss})")
-    ctx = plan.context(0, 0)
-    ctx.phase = plan.method.digests()[0]
+    ctx = digesting(plan, 0)
     params = {n: leaf.double() for n, leaf in plan.tasks[0].net.params.items()}
     draw = torch.Generator().manual_seed(3)
     target = torch.randn(5, 3, generator=draw).double()
     work = {"params": params, "buffers": {}, CONSENSUS: {"scores": target, "round": torch.tensor(0)}}
     weight = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0]).double()
     batch = Batch(torch.randn(5, 4, generator=draw).double(), torch.zeros(5).long(), weight)
-    grad = plan.method.digest(ctx, work, batch).tree
+    grad = plan.method.digest_grad(ctx, work, batch).tree
 
     def value(leaves):
         off = ctx.task.forward(leaves, {}, batch.x).outputs - target
@@ -88,10 +95,13 @@ class Spy:
         spy = self
 
         class Watched(kind):
-            def step(self, ctx, work, batch):
-                if ctx.phase.data == "public" and ctx.phase.name != "public":
-                    spy.seen.setdefault((ctx.round, ctx.index, ctx.phase.name), []).append(batch.x)
-                return super().step(ctx, work, batch)
+            def digest_step(self, ctx, work, batch):
+                spy.seen.setdefault((ctx.round, ctx.index, "digest"), []).append(batch.x)
+                return super().digest_step(ctx, work, batch)
+
+            def score(self, ctx, work, batch):
+                spy.seen.setdefault((ctx.round, ctx.index, "score"), []).append(batch.x)
+                return super().score(ctx, work, batch)
 
         self.plan = replace(plan, method=Watched(samples=plan.method.samples, digest_batch=plan.method.digest_batch))
 
@@ -112,7 +122,7 @@ def test_scores_are_logits_of_the_trained_model_row_by_row():
     plan = tiny_plan("fedmd(samples=7, digest_batch=3)")
     outcome = train(plan, 0, -1, None, download_of(plan))
     x = plan.data.public[0]
-    logits = plan.tasks[0].forward(outcome.state["private"], {}, x).outputs
+    logits = plan.tasks[0].forward(outcome.state["params"], {}, x).outputs
     for row in outcome.upload.slots[SCORES]["scores"]:
         assert any(torch.allclose(row, each, atol=1e-6) for each in logits)
 
@@ -120,25 +130,23 @@ def test_scores_are_logits_of_the_trained_model_row_by_row():
 def test_a_consensus_that_is_left_from_an_earlier_round_teaches_nothing():
     plan = tiny_plan("fedmd")
     server, _ = consensus_of(plan)
-    ctx = plan.context(0, 0)
+    ctx = digesting(plan, 0)
     x, y = plan.data.public
-    ctx.phase = plan.method.digests()[0]
     work = {**plan.tasks[0].initial, **server}
     batch = Batch(x, y, torch.ones(len(x)))
-    assert float(tree.norm(plan.method.digest(ctx, work, batch).tree)) > 0
-    ctx.round = 1
-    assert float(tree.norm(plan.method.digest(ctx, work, batch).tree)) == 0
+    assert float(tree.norm(plan.method.digest_grad(ctx, work, batch).tree)) > 0
+    later = replace(ctx, round=1)
+    assert float(tree.norm(plan.method.digest_grad(later, work, batch).tree)) == 0
 
 
 def test_without_a_consensus_nothing_is_digested():
     plan = tiny_plan("fedmd(public_epochs=0, private_epochs=0)")
     played = play(plan)
     assert len(played.server[CONSENSUS]["scores"]) == 12
-    ctx = plan.context(0, 0)
-    ctx.phase = plan.method.digests()[0]
+    ctx = digesting(plan, 0)
     x, y = plan.data.public
     work = {**plan.tasks[0].initial, **download_of(plan)}
-    assert plan.method.digest(ctx, work, Batch(x, y, torch.ones(len(x)))) is None
+    assert plan.method.digest_grad(ctx, work, Batch(x, y, torch.ones(len(x)))) is None
 
 
 # -- the round -------------------------------------------------------------------------------------------
@@ -154,24 +162,22 @@ def test_setup_trains_on_public_then_on_own_data_and_rounds_digest_then_revisit(
 def test_digesting_brings_a_client_nearer_to_the_consensus_and_l1_and_mse_differ():
     states = {}
     for loss in ("l1", "mse"):
-        plan = tiny_plan(f"fedmd(digest_epochs=30, private_epochs=3, loss={loss})", local_epochs=0)
+        plan = tiny_plan(f"fedmd(digest_epochs=30, private_epochs=3, loss={loss})", epochs=0)
         server, _ = consensus_of(plan)
         first = train(plan, 0, -1, None, download_of(plan)).state
         after = states[loss] = train(plan, 0, 0, first, download_of(plan, server, 0)).state
         x = plan.data.public[0]
         target = server[CONSENSUS]["scores"]
         off = [
-            float((plan.tasks[0].forward(s["private"], {}, x[ctx_order(plan, 0)]).outputs - target).abs().mean())
+            float((plan.tasks[0].forward(s["params"], {}, x[ctx_order(plan, 0)]).outputs - target).abs().mean())
             for s in (first, after)
         ]
         assert off[1] < off[0]
-    assert not torch.equal(states["l1"]["private"]["4.bias"], states["mse"]["private"]["4.bias"])
+    assert not torch.equal(states["l1"]["params"]["4.bias"], states["mse"]["params"]["4.bias"])
 
 
 def ctx_order(plan, round):
-    ctx = plan.context(0, round)
-    ctx.phase = plan.method.digests()[0]
-    return order(plan, ctx, 12, 12, 0, 0)
+    return draw_order(digesting(plan, round), 12, 12, 0, 0)
 
 
 def test_the_training_log_is_about_the_own_data():
@@ -189,11 +195,11 @@ def test_only_scores_are_sent_and_they_are_counted_as_they_are():
     plan = tiny_plan("fedmd(samples=12)")
     server, uploads = consensus_of(plan)
     assert uploads[0].slots.keys() == {SCORES}
-    assert codec.size(uploads[0].slots, uploads[0].masks) == 144
+    assert codec.size({SCORES: uploads[0].slots[SCORES]}, uploads[0].masks) == 144
     assert codec.size(download_of(plan, server)) == 144 + 8
     more = tiny_plan("fedmd(samples=5000)")
     server, uploads = consensus_of(more)
-    assert codec.size(uploads[0].slots, uploads[0].masks) == 144 + 4 * 36
+    assert codec.size({SCORES: uploads[0].slots[SCORES]}, uploads[0].masks) == 144 + 4 * 36
     assert codec.size(download_of(more, server)) == 144 + 8
 
 
@@ -211,10 +217,10 @@ def test_clients_may_have_networks_of_their_own():
     base = tiny_plan("fedmd")
     x, y = base.data.clients[0].split("train")
     other = Task(tiny_model(norm=True, width=3), (x[:2], y[:2]), classes=3)
-    plan = replace(base, tasks=(*base.tasks, other), models=(0, 1, 0, 1, 0), rounds=1)
+    plan = replace(base, tasks=(*base.tasks, other), networks=(0, 1, 0, 1, 0), rounds=1)
     played = play(plan)
-    assert played.clients[0]["private"]["0.weight"].shape == (6, 4)
-    assert played.clients[1]["private"]["0.weight"].shape == (3, 4)
+    assert played.clients[0]["params"]["0.weight"].shape == (6, 4)
+    assert played.clients[1]["params"]["0.weight"].shape == (3, 4)
     require_equal(played, play(plan, engines.build("vector(chunk=3, count=1)").make), "vector", 1e-4)
 
 
@@ -230,9 +236,10 @@ def test_an_unseen_client_goes_through_setup_and_one_round():
     ctx = plan.context(5, 2)
     phases = plan.method.onboard(ctx)
     assert [(phase.name, phase.ahead) for phase in phases] == [("public", 0), ("train", 0), ("digest", 1), ("train", 0)]
-    view = plan.method.view(ctx, plan.method.client_init(ctx), plan.method.welcome(plan.server(2), server, 5))
+    download = plan.method.download(plan.server(2), server, (5,)).of(5)
+    model = plan.method.personal_model(ctx, gather(ctx, first_client(ctx), download, training=False))
     plain = replace(plan, method=methods.build("fedmd(digest_epochs=0)"))
-    tuned, other = (tuned_view(each, ctx, view, unseen=True) for each in (plan, plain))
+    tuned, other = (adapt_model(each, ctx, model, unseen=True) for each in (plan, plain))
     assert not torch.equal(tuned["params"]["0.weight"], other["params"]["0.weight"])
 
 
@@ -266,8 +273,9 @@ def test_a_phase_that_looks_ahead_has_the_order_of_the_later_round():
     now, later = ctx_order(plan, 0), ctx_order(plan, 1)
     assert not torch.equal(now, later)
     ctx = plan.context(0, 0)
-    ctx.phase = Phase(data="public", stream="digest", ahead=1)
-    assert torch.equal(order(plan, ctx, 12, 12, 0, 0), later)
+    score = plan.method.phases(ctx)[-1]
+    assert (score.name, score.ahead) == ("score", 1)
+    assert torch.equal(draw_order(replace(ctx, phase=score), 12, 12, 0, 0), later)
 
 
 @pytest.mark.parametrize("expression", ["fedmd", "fedmd(samples=7, digest_epochs=2, digest_batch=3, loss=mse)"])

@@ -8,25 +8,19 @@ import torch.nn.functional as F
 from torch import nn
 
 from idiolect import Batch, Task
-from idiolect.contract.method import Upload, methods
-from idiolect.contract.phase import Phase
-from idiolect.core import tree
+from idiolect.contract import methods, tree
 from idiolect.core.errors import ModelError, OptionError
-from idiolect.engines.client import train
+from idiolect.engines.slots import aggregate, first_server
+from idiolect.methods.fedpac import GLOBAL, PROTOTYPES, STATISTICS
 from idiolect.testing import play, tiny_model, tiny_plan, views
+from idiolect.testing.scalar import context_of, download_of, make_upload, numeric_gradient, train_client, with_log
 
 HEAD = frozenset({"4.weight", "4.bias"})
-PROTOTYPES, STATISTICS = "fedpac.prototypes", "fedpac.statistics"
 
 
 def statistics(h: list[list[float]], variance: list[float]) -> list[dict[str, torch.Tensor]]:
     """One class, some features."""
     return [{"mean": torch.tensor([row]), "variance": torch.tensor(v)} for row, v in zip(h, variance, strict=True)]
-
-
-def outcome_of(plan, index: int, round: int = 0, server=None):
-    server = server or plan.method.server_init(plan.server(round))
-    return train(plan, index, round, None, plan.method.download(plan.server(round), server, (index,)).of(index))
 
 
 # -- heads ---------------------------------------------------------------------------------------------
@@ -35,7 +29,7 @@ def outcome_of(plan, index: int, round: int = 0, server=None):
 def test_the_hand_worked_example():
     """h = 0, 1, 10 and V = 1, 1, 1: for the first client diag(V) + D is [[1, 0, 0], [0, 2, 10], [0, 10, 101]].
 
-    Among the first two a^2 + 2 b^2 is least at a = 2/3, b = 1/3, with slope 2/3 for both; the third's slope, 10/3, is
+    Among the first two a^2 + 2 b^2 is least at a = 2/3, b = 1/3, with gradient 2/3 for both; the third's, 10/3, is
     larger, so it gets nothing. Heads 3, 6 and 100 become 4.
     """
     plan = tiny_plan("fedpac")
@@ -43,12 +37,12 @@ def test_the_hand_worked_example():
     found = statistics([[0.0], [1.0], [10.0]], [1.0, 1.0, 1.0])
     assert method.weights(found)[0].tolist() == pytest.approx([2 / 3, 1 / 3, 0.0])
     uploads = {
-        i: Upload(
+        i: make_upload(
             {"params": tree.map(lambda leaf, v=v: torch.full_like(leaf, v), ctx.initial["params"]), STATISTICS: each}
         )
         for i, (v, each) in enumerate(zip((3.0, 6.0, 100.0), found, strict=True))
     }
-    head = method.heads(ctx, method.server_init(ctx), uploads)["fedpac.head@0"]
+    head = method.combine_heads(ctx, first_server(ctx), uploads)["fedpac.head@0"]
     assert set(head) == HEAD
     assert all(torch.allclose(leaf, torch.tensor(4.0)) for leaf in head.values())
 
@@ -98,7 +92,7 @@ def test_without_collaboration_heads_stay_with_their_clients():
     plan = tiny_plan("fedpac(collaborate=false)", rounds=1)
     played = play(plan)
     for i in range(4):
-        sent = outcome_of(plan, i).upload.slots["params"]
+        sent = train_client(plan, i).upload.slots["params"]
         assert all(torch.equal(leaf, sent[n]) for n, leaf in played.server[f"fedpac.head@{i}"].items())
 
 
@@ -114,7 +108,7 @@ def test_h_and_v_are_those_of_the_received_body():
     phi = ctx.task.forward(ctx.initial["params"], {}, x).features
     blocks = torch.zeros(len(y), 3, phi.shape[1])
     blocks[torch.arange(len(y)), y] = phi
-    sent = outcome_of(plan, 0).upload.slots[STATISTICS]
+    sent = train_client(plan, 0).upload.slots[STATISTICS]
     assert torch.allclose(sent["mean"], blocks.mean(0), atol=1e-6)
     trace = blocks.flatten(1).var(0, correction=0).sum()
     assert sent["variance"].item() == pytest.approx(float(trace / len(y)), rel=1e-4)
@@ -122,7 +116,7 @@ def test_h_and_v_are_those_of_the_received_body():
 
 def test_prototypes_are_those_of_the_trained_body():
     plan = tiny_plan("fedpac")
-    outcome = outcome_of(plan, 0)
+    outcome = train_client(plan, 0)
     x, y = plan.split(0, "train")
     phi = plan.tasks[0].forward(outcome.upload.slots["params"], {}, x).features
     sent = outcome.upload.slots[PROTOTYPES]
@@ -133,20 +127,19 @@ def test_prototypes_are_those_of_the_trained_body():
 
 def test_measuring_counts_as_no_training():
     plan = tiny_plan("fedpac")
-    assert outcome_of(plan, 0).steps == 4 * 1 + 4 * 2
+    assert train_client(plan, 0).steps == 4 * 1 + 4 * 2
 
 
 def test_global_prototypes_are_means_by_class_counts_and_unknown_classes_stay_unknown():
     plan = tiny_plan("fedpac", rounds=1)
     played = play(plan)
-    sent = [outcome_of(plan, i).upload.slots[PROTOTYPES] for i in range(5)]
+    sent = [train_client(plan, i).upload.slots[PROTOTYPES] for i in range(5)]
     for c in range(3):
         total = sum(each["mean"][c] * each["count"][c] for each in sent)
         mean = total / sum(each["count"][c] for each in sent)
         assert torch.allclose(played.server[PROTOTYPES]["mean"][c], mean, atol=1e-5)
-    start = plan.method.server_init(plan.server(0))
-    one_class = {2: outcome_of(plan, 2).upload}
-    after = plan.method.aggregate(plan.server(0), start, one_class)
+    one_class = {2: train_client(plan, 2).upload}
+    after = aggregate(plan.server(0), first_server(plan.server(0)), one_class)
     assert after[PROTOTYPES]["count"].tolist() == [0.0, 6.0, 0.0]
 
 
@@ -160,13 +153,11 @@ def test_the_bodys_gradient_is_that_of_loss_and_pull():
     x, _ = plan.split(0, "train")
     batch = Batch(x[:5].double(), torch.tensor([0, 1, 2, 0, 1]), torch.tensor([1.0, 1, 1, 1, 0]))
     task = Task(tiny_model().double(), (batch.x, batch.y), classes=3)
-    ctx, body = plan.context(0, 1), frozenset(task.names) - HEAD
-    ctx.task, ctx.phase = task, Phase("shared", part=body)
+    ctx = context_of(plan, 2, round=1, task=task)
+    assert (ctx.phase.name, ctx.phase.part) == ("shared", frozenset(task.names) - HEAD)
     centres = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     means = {"mean": centres, "count": torch.tensor([4.0, 2.0, 0.0])}
-    zero = torch.zeros((), dtype=torch.float64)
-    work = {**task.initial, "fedpac.global": means, "log": {"loss": zero, "samples": zero}}
-    moved = plan.method.step(ctx, work, batch)["params"]
+    moved = ctx.phase.step(ctx, with_log({**task.initial, GLOBAL: means}), batch)["params"]
 
     def objective(p: dict[str, torch.Tensor]) -> torch.Tensor:
         phi = F.linear(F.linear(batch.x, p["0.weight"], p["0.bias"]).relu(), p["2.weight"], p["2.bias"]).relu()
@@ -174,28 +165,23 @@ def test_the_bodys_gradient_is_that_of_loss_and_pull():
         pull = sum((phi[i] - centres[batch.y[i]]).square().sum() for i in (0, 1, 3)) / (4 * 5)
         return plain + 0.7 * pull
 
-    for name, leaf in task.net.params.items():
-        slope = torch.zeros_like(leaf)
-        for at in range(leaf.numel()):
-            nudge = torch.zeros(leaf.numel(), dtype=torch.float64)
-            nudge[at] = 1e-6
-            nudge = nudge.reshape(leaf.shape)
-            up, down = (objective({**task.net.params, name: leaf + s * nudge}) for s in (1, -1))
-            slope.view(-1)[at] = (up - down) / 2e-6
-        expected = torch.zeros_like(leaf) if name in HEAD else slope
-        assert torch.allclose(leaf - moved[name], expected, atol=1e-6), name
+    for name, gradient in numeric_gradient(objective, task.net.params).items():
+        expected = torch.zeros_like(gradient) if name in HEAD else gradient
+        assert torch.allclose(task.net.params[name] - moved[name], expected, atol=1e-6), name
 
 
 def test_the_first_round_has_no_pull_and_later_ones_do():
     plans = [tiny_plan(f"fedpac(lam={lam})") for lam in (0, 1)]
-    first = [outcome_of(plan, 0).upload.slots["params"] for plan in plans]
+    first = [train_client(plan, 0).upload.slots["params"] for plan in plans]
     assert all(torch.equal(leaf, first[1][n]) for n, leaf in first[0].items())
     servers = [play(replace(plan, rounds=1)).server for plan in plans]
-    later = [outcome_of(plan, 0, 1, server).upload.slots["params"] for plan, server in zip(plans, servers, strict=True)]
+    later = [
+        train_client(plan, 0, 1, server).upload.slots["params"] for plan, server in zip(plans, servers, strict=True)
+    ]
     assert any(not torch.equal(leaf, later[1][n]) for n, leaf in later[0].items())
 
 
-def test_the_head_is_trained_with_its_own_rate_and_epochs():
+def test_the_head_is_trained_with_its_own_learning_rate_and_epochs():
     phases = tiny_plan("fedpac(head_epochs=3, head_lr=0.5)").method.phases(tiny_plan("fedpac").context(0, 0))
     assert [phase.name for phase in phases] == ["received", "own", "shared", "trained"]
     assert (phases[1].epochs, phases[1].lr, phases[1].part) == (3, 0.5, HEAD)
@@ -214,7 +200,7 @@ def test_absent_clients_keep_the_head_of_their_last_round_and_others_have_the_me
     plan = tiny_plan("fedpac", participation=0.4, rounds=2)
     server = play(plan).server
     download = plan.method.download(plan.server(1), server, plan.data.seen)
-    took_part = {i for round in (0, 1) for i in plan.method.select(plan.server(round))}
+    took_part = {i for round in (0, 1) for i in plan.participants(round)}
     assert 0 < len(took_part) < 5
     for i in plan.data.seen:
         head = server[f"fedpac.head@{i}"] if i in took_part else server["params"]
@@ -225,14 +211,14 @@ def test_absent_clients_keep_the_head_of_their_last_round_and_others_have_the_me
 def test_an_unseen_client_starts_from_the_mean_head_and_trains_only_its_head():
     plan = tiny_plan("fedpac", unseen=1)
     server = play(plan).server
-    sent = plan.method.welcome(plan.server(2), server, 5)
+    sent = download_of(plan, 5, 2, server)
     assert all(torch.equal(leaf, server["params"][n]) for n, leaf in sent["params"].items())
     (phase,) = plan.method.onboard(plan.context(5, 0))
     assert phase.part == HEAD
 
 
 @pytest.mark.parametrize("wrapped", ["fedlag(fedpac, warmup=0)", "flayer(fedpac)", "finetune(fedpac)"])
-def test_wrappers_ride_on_it(wrapped):
+def test_wrappers_wrap_it(wrapped):
     assert all(torch.isfinite(leaf).all() for view in views(tiny_plan(wrapped)).values() for leaf in view.values())
 
 

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from idiolect.contract.method import Upload, methods
+from idiolect.contract import methods
 from idiolect.core import codec
 from idiolect.core.errors import ModelError
-from idiolect.engines.client import train
+from idiolect.engines.slots import aggregate, first_server
 from idiolect.testing import play, tiny_plan, views
+from idiolect.testing.scalar import download_of, make_upload, personal_model, train_client
 
 
 def test_the_body_is_common_and_the_heads_differ():
@@ -19,9 +20,8 @@ def test_the_body_is_common_and_the_heads_differ():
 
 def test_the_head_never_leaves_a_client_and_costs_no_bytes():
     plan = tiny_plan("fedper")
-    server = plan.method.server_init(plan.server(0))
-    download = plan.method.download(plan.server(0), server, (0,)).of(0)
-    outcome = train(plan, 0, 0, None, download)
+    server = first_server(plan.server(0))
+    download, outcome = download_of(plan), train_client(plan)
     head = {"4.weight", "4.bias"}
     assert not head & set(download["params"])
     assert not head & set(outcome.upload.slots["params"])
@@ -32,25 +32,19 @@ def test_the_head_never_leaves_a_client_and_costs_no_bytes():
 def test_the_hand_worked_example():
     """Equal clients train body 0 to 2 and to 4 and heads to 5 and to 7: both then hold body 3, and heads 5 and 7."""
     plan = tiny_plan("fedper")
-    uploads = {
-        i: Upload({"params": {"0.weight": torch.tensor(v)}, "buffers": {}, "weight": {"samples": torch.tensor(9.0)}})
-        for i, v in enumerate([2.0, 4.0])
-    }
+    uploads = {i: make_upload({"params": {"0.weight": torch.tensor(v)}}, 9.0) for i, v in enumerate([2.0, 4.0])}
     before = {"params": {"0.weight": torch.tensor(0.0), "4.weight": torch.tensor(1.0)}, "buffers": {}}
-    after = plan.method.aggregate(plan.server(0), before, uploads)
+    after = aggregate(plan.server(0), before, uploads)
     assert after["params"]["0.weight"].item() == 3.0
     assert after["params"]["4.weight"].item() == 1.0
     for head in (5.0, 7.0):
-        ctx = plan.context(0, 0)
-        ctx.task.net.params = {"0.weight": torch.tensor(0.0), "4.weight": torch.tensor(0.0)}
-        model = plan.method.assemble(ctx, {"private": {"4.weight": torch.tensor(head)}}, after)
+        _, model = personal_model(plan, after, {"private": {"4.weight": torch.tensor(head)}})
         assert (model["params"]["0.weight"].item(), model["params"]["4.weight"].item()) == (3.0, head)
 
 
 def test_fedrep_trains_the_head_then_the_body():
     plan = tiny_plan("fedrep(head_epochs=2, body_epochs=0)")
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
-    outcome = train(plan, 0, 0, None, download)
+    download, outcome = download_of(plan), train_client(plan)
     assert all(torch.equal(leaf, download["params"][n]) for n, leaf in outcome.upload.slots["params"].items())
     assert not torch.equal(outcome.state["private"]["4.weight"], plan.tasks[0].net.params["4.weight"])
 

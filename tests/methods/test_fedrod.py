@@ -8,46 +8,20 @@ import torch.nn.functional as F
 from torch import nn
 
 from idiolect import Batch, Task
-from idiolect.contract.context import Context
-from idiolect.contract.method import methods
-from idiolect.core import tree
+from idiolect.contract import methods, tree
 from idiolect.core.errors import ModelError, OptionError
-from idiolect.engines.client import train, tuned_view
-from idiolect.engines.plan import Plan
-from idiolect.task.network import Net
+from idiolect.engines.client_evaluation import adapt_model
+from idiolect.engines.slots import first_client, first_server
+from idiolect.methods.fedrod import HYPER, OWN
 from idiolect.testing import play, tiny_model, tiny_plan, views
-
-OWN, HYPER = "fedrod.own", "fedrod.hyper"
-
-
-def context(plan: Plan, task: Task, counts: list[float]) -> Context:
-    """Client 0's context for another model and other class counts."""
-    ctx = plan.context(0, 0)
-    ctx.task, ctx.counts = task, torch.tensor(counts)
-    ctx.nets = {name: Net(module) for name, module in plan.method.modules(task).items()}
-    return ctx
-
-
-def working(model: dict, **slots) -> dict:
-    zero = torch.zeros((), dtype=torch.float64)
-    return {**model, **slots, "log": {"loss": zero, "samples": zero}}
-
-
-def slopes(objective, params: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The gradient by central differences."""
-    found = {}
-    for name, leaf in params.items():
-        nudges = 1e-6 * torch.eye(leaf.numel(), dtype=torch.float64).reshape(-1, *leaf.shape)
-        both = [[objective({**params, name: leaf + s * nudge}) for s in (1, -1)] for nudge in nudges]
-        found[name] = torch.stack([(up - down) / 2e-6 for up, down in both]).reshape(leaf.shape)
-    return found
+from idiolect.testing.scalar import context_of, numeric_gradient, personal_model, train_client, with_log
 
 
 def test_the_hand_worked_example():
     """Logits (0, 0), class 0, counts (3, 1): the balanced soft-max gives class 0 the probability 3/4.
 
-    With features 0 only the biases move, at rate 1 by minus the slope: the generic one by (1/4, -1/4), the private one,
-    on the plain soft-max, by (1/2, -1/2).
+    With features 0 only the biases move, at learning rate 1 by minus the gradient: the generic one by (1/4, -1/4), the
+    private one, on the plain soft-max, by (1/2, -1/2).
     """
     plan = tiny_plan("fedrod", lr=1.0)
     module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 2))
@@ -55,9 +29,9 @@ def test_the_hand_worked_example():
     nn.init.zeros_(module[1].bias)
     x, y = torch.zeros(1, 1), torch.tensor([0])
     task = Task(module, (x, y), classes=2)
-    own = {OWN: {name: torch.zeros_like(task.net.params[name]) for name in ("1.weight", "1.bias")}}
-    work = working(task.initial, **own)
-    after = plan.method.step(context(plan, task, [3.0, 1.0]), work, Batch(x, y, torch.ones(1)))
+    ctx = context_of(plan, 0, task=task, class_counts=torch.tensor([3.0, 1.0]))
+    work = with_log({**task.initial, **first_client(ctx)})
+    after = ctx.phase.step(ctx, work, Batch(x, y, torch.ones(1)))
     assert after["params"]["1.bias"].tolist() == pytest.approx([0.25, -0.25])
     assert after[OWN]["1.bias"].tolist() == pytest.approx([0.5, -0.5])
 
@@ -67,11 +41,11 @@ def test_both_gradients_are_those_of_their_losses():
     plan = tiny_plan("fedrod(gamma=0.8)", lr=1.0)
     x, y = plan.split(0, "train")[0][:5].double(), torch.tensor([0, 1, 0, 0, 1])
     task = Task(tiny_model().double(), (x, y), classes=3)
-    ctx, params = context(plan, task, [3.0, 1.0, 0.0]), task.net.params
+    ctx, params = context_of(plan, 0, task=task, class_counts=torch.tensor([3.0, 1.0, 0.0])), task.net.params
     draw = torch.Generator().manual_seed(0)
     own = {n: torch.randn(params[n].shape, generator=draw, dtype=torch.float64) for n in ("4.weight", "4.bias")}
     batch = Batch(x, y, torch.tensor([1.0, 1, 1, 1, 0]))
-    after = plan.method.step(ctx, working(task.initial, **{OWN: own}), batch)
+    after = ctx.phase.step(ctx, with_log({**task.initial, OWN: own}), batch)
 
     def features(p):
         return F.linear(F.linear(x, p["0.weight"], p["0.bias"]).relu(), p["2.weight"], p["2.bias"]).relu()
@@ -86,17 +60,16 @@ def test_both_gradients_are_those_of_their_losses():
         logits = F.linear(fixed, params["4.weight"], params["4.bias"]) + F.linear(fixed, p["4.weight"], p["4.bias"])
         return F.cross_entropy(logits[:4], y[:4])
 
-    for name, slope in slopes(balanced, params).items():
-        assert torch.allclose(params[name] - after["params"][name], slope, atol=1e-6), name
-    for name, slope in slopes(personal, own).items():
-        assert torch.allclose(own[name] - after[OWN][name], slope, atol=1e-6), name
+    for name, gradient in numeric_gradient(balanced, params).items():
+        assert torch.allclose(params[name] - after["params"][name], gradient, atol=1e-6), name
+    for name, gradient in numeric_gradient(personal, own).items():
+        assert torch.allclose(own[name] - after[OWN][name], gradient, atol=1e-6), name
 
 
 def test_a_client_of_one_class_leaves_the_generic_model_alone_and_stays_finite():
-    """With one class the balanced soft-max is certain: it has no slope, and the absent classes no infinity."""
+    """With one class the balanced soft-max is certain: it has no gradient, and the absent classes no infinity."""
     plan = tiny_plan("fedrod")
-    server = plan.method.server_init(plan.server(0))
-    outcome = train(plan, 2, 0, None, plan.method.download(plan.server(0), server, (2,)).of(2))
+    server, outcome = first_server(plan.server(0)), train_client(plan, 2)
     for name, leaf in outcome.upload.slots["params"].items():
         assert torch.equal(leaf, server["params"][name])
     assert outcome.state[OWN]["4.bias"][1] > 0
@@ -105,25 +78,23 @@ def test_a_client_of_one_class_leaves_the_generic_model_alone_and_stays_finite()
 
 def test_the_prediction_is_the_sum_of_both_heads():
     plan = tiny_plan("fedrod")
-    played, ctx = play(plan), plan.context(0, 2, newcomer=False)
-    view = plan.method.view(ctx, played.clients[0], plan.method.download(plan.server(2), played.server, (0,)).of(0))
+    played = play(plan)
+    ctx, model = personal_model(plan, played.server, played.clients[0], round=2)
     x, _ = plan.split(0, "test")
-    summed = {**view["params"], **tree.add(view[OWN], view["params"])}
-    assert torch.allclose(plan.method.predict(ctx, view, x), ctx.task.forward(summed, {}, x).outputs, atol=1e-5)
+    summed = {**model["params"], **tree.add(model[OWN], model["params"])}
+    assert torch.allclose(plan.method.predict(ctx, model, x), ctx.task.forward(summed, {}, x).outputs, atol=1e-5)
 
 
 def test_a_client_that_never_trained_predicts_with_the_generic_head():
     plan = tiny_plan("fedrod")
-    ctx, server = plan.context(0, 2), play(plan).server
-    view = plan.method.view(ctx, plan.method.client_init(ctx), plan.method.download(plan.server(2), server, (0,)).of(0))
+    server = play(plan).server
+    ctx, model = personal_model(plan, server, round=2)
     x, _ = plan.split(0, "test")
-    assert torch.equal(plan.method.predict(ctx, view, x), ctx.task.forward(server["params"], {}, x).outputs)
+    assert torch.equal(plan.method.predict(ctx, model, x), ctx.task.forward(server["params"], {}, x).outputs)
 
 
 def test_the_private_head_never_leaves_a_client():
-    plan = tiny_plan("fedrod")
-    server = plan.method.server_init(plan.server(0))
-    outcome = train(plan, 0, 0, None, plan.method.download(plan.server(0), server, (0,)).of(0))
+    outcome = train_client(tiny_plan("fedrod"))
     assert set(outcome.upload.slots) == {"params", "buffers", "weight"}
     assert set(outcome.state) == {OWN}
 
@@ -134,7 +105,7 @@ def test_the_default_acts():
     assert all(state[OWN]["4.weight"].any() for state in played.clients.values())
 
 
-def test_the_rate_of_the_private_head_is_an_option():
+def test_the_learning_rate_of_the_private_head_is_an_option():
     def moved(options: str) -> torch.Tensor:
         return play(tiny_plan(f"fedrod{options}", rounds=1)).clients[0][OWN]["4.bias"]
 
@@ -148,11 +119,7 @@ def test_the_network_that_makes_heads_is_averaged_and_nothing_is_private():
     plan = tiny_plan("fedrod(hyper=true)", rounds=1)
     played = play(plan)
     assert all(not state for state in played.clients.values())
-    start = plan.method.server_init(plan.server(0))
-    sent = [
-        train(plan, i, 0, None, plan.method.download(plan.server(0), start, (i,)).of(i)).upload.slots[HYPER]
-        for i in range(5)
-    ]
+    sent = [train_client(plan, i).upload.slots[HYPER] for i in range(5)]
     mean = tree.mean(sent, [14, 9, 6, 3, 1])
     assert all(torch.allclose(leaf, mean[n]) for n, leaf in played.server[HYPER].items())
 
@@ -163,7 +130,7 @@ def test_made_heads_depend_on_class_shares_alone():
     ctx = plan.context(0, 2)
 
     def head(counts: list[float]) -> torch.Tensor:
-        return plan.method.private_head(replace(ctx, counts=torch.tensor(counts)), server)["4.weight"]
+        return plan.method.private_head(replace(ctx, class_counts=torch.tensor(counts)), server)["4.weight"]
 
     assert torch.allclose(head([2.0, 1.0, 1.0]), head([4.0, 2.0, 2.0]))
     assert not torch.allclose(head([2.0, 1.0, 1.0]), head([1.0, 2.0, 1.0]))
@@ -171,7 +138,7 @@ def test_made_heads_depend_on_class_shares_alone():
 
 def test_at_first_made_heads_are_zero():
     plan = tiny_plan("fedrod(hyper=true)")
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     assert not any(leaf.any() for leaf in plan.method.private_head(plan.context(0, 0), server).values())
 
 
@@ -181,28 +148,27 @@ def test_at_first_made_heads_are_zero():
 @pytest.mark.parametrize("method", ["fedrod", "fedrod(hyper=true)"])
 def test_an_unseen_client_trains_its_private_head_alone(method):
     plan = tiny_plan(method, unseen=1, norm=True)
-    server, ctx = play(plan).server, plan.context(5, 2)
-    view = plan.method.view(ctx, plan.method.client_init(ctx), plan.method.welcome(plan.server(2), server, 5))
-    assert view[OWN]["5.weight"].any() == (method != "fedrod")
-    tuned = tuned_view(plan, ctx, view, unseen=True)
+    ctx, model = personal_model(plan, play(plan).server, index=5, round=2)
+    assert model[OWN]["5.weight"].any() == (method != "fedrod")
+    tuned = adapt_model(plan, ctx, model, unseen=True)
     for slot in ("params", "buffers"):
-        assert all(torch.equal(leaf, view[slot][n]) for n, leaf in tuned[slot].items())
-    assert not torch.equal(tuned[OWN]["5.weight"], view[OWN]["5.weight"])
+        assert all(torch.equal(leaf, model[slot][n]) for n, leaf in tuned[slot].items())
+    assert not torch.equal(tuned[OWN]["5.weight"], model[OWN]["5.weight"])
 
 
 @pytest.mark.parametrize("wrapped", ["fedlag(fedrod, warmup=0)", "flayer(fedrod)", "finetune(fedrod(hyper=true))"])
-def test_wrappers_ride_on_it(wrapped):
+def test_wrappers_wrap_it(wrapped):
     assert all(torch.isfinite(leaf).all() for view in views(tiny_plan(wrapped)).values() for leaf in view.values())
 
 
 def test_fine_tuning_trains_the_model_under_the_sum_of_heads():
     plan = tiny_plan("finetune(fedrod)")
-    played, ctx = play(plan), plan.context(0, 2, newcomer=False)
-    view = plan.method.view(ctx, played.clients[0], plan.method.download(plan.server(2), played.server, (0,)).of(0))
-    tuned = tuned_view(plan, ctx, view, unseen=False)
-    assert torch.equal(tuned[OWN]["4.weight"], view[OWN]["4.weight"])
+    played = play(plan)
+    ctx, model = personal_model(plan, played.server, played.clients[0], round=2)
+    tuned = adapt_model(plan, ctx, model, unseen=False)
+    assert torch.equal(tuned[OWN]["4.weight"], model[OWN]["4.weight"])
     x, y = plan.split(0, "train")
-    before, after = (F.cross_entropy(plan.method.predict(ctx, each, x), y) for each in (view, tuned))
+    before, after = (F.cross_entropy(plan.method.predict(ctx, each, x), y) for each in (model, tuned))
     assert after < before
 
 
@@ -219,8 +185,7 @@ def test_a_model_that_is_one_layer_is_all_head():
     task = Task(nn.Linear(4, 3), (torch.randn(2, 4), torch.tensor([0, 1])), classes=3)
     method = methods.build("fedrod")
     method.check(task)
-    ctx = context(tiny_plan("fedrod"), task, [1.0, 1.0, 1.0])
-    assert set(method.client_init(ctx)[OWN]) == {"weight", "bias"}
+    assert set(first_client(context_of(tiny_plan("fedrod"), task=task))[OWN]) == {"weight", "bias"}
 
 
 def test_a_task_without_classes_is_refused():

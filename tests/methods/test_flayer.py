@@ -18,7 +18,7 @@ from idiolect.engines.phases import batches
 from idiolect.engines.slots import aggregate, first_client, first_server, gather
 from idiolect.methods.fedavg import FedAvg
 from idiolect.methods.flayer import FLAYER, layer_numbers
-from idiolect.runs.round_loop import Experiment
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.task.optimizers import SGD, Adam
 from idiolect.testing import check_method, play, tiny_federation, tiny_plan, views
@@ -153,7 +153,7 @@ def test_two_rounds_of_two_clients_equal_a_plain_program():
             after[name] = torch.where(below > 0, above / below.clamp(min=1), old)
         glob, own, accuracy = after, {i: done[i][0] for i in done}, {i: done[i][2] for i in done}
     store = Store(None)
-    Experiment(plan, Loop(plan), store).run()
+    RoundLoop(plan, Loop(plan), store).run()
     for name, leaf in store.server()["params"].items():
         assert torch.allclose(leaf, glob[name], atol=1e-6), name
     for index, client in store.clients((0, 1)).items():
@@ -199,7 +199,7 @@ def test_before_it_first_trains_a_client_uses_the_global_model():
 def test_an_absent_client_sees_the_newest_global_model_in_its_own_mixture():
     store = Store(None)
     plan = tiny_plan("flayer", participation=0.4, seed=3)
-    Experiment(plan, Loop(plan), store).run()
+    RoundLoop(plan, Loop(plan), store).run()
     newest = store.server()["params"]
     for index, client in store.clients(plan.data.seen).items():
         if client is not None:

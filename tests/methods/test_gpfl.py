@@ -1,32 +1,29 @@
 """GPFL: shared class embeddings guide the features, and a valve turns them into global and personal ones."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from idiolect import Batch, Task, run
-from idiolect.contract.method import methods
+from idiolect.contract import methods
 from idiolect.core.errors import ModelError, OptionError
-from idiolect.engines.client import train, tuned_view
-from idiolect.methods.gpfl import CLASSES, CONDITION, VALVE, Valve
+from idiolect.engines.client_evaluation import adapt_model
+from idiolect.engines.slots import aggregate, first_server
+from idiolect.methods.gpfl import CLASSES, CONDITION, RECEIVED, VALVE, Valve
+from idiolect.task.network import Net
 from idiolect.testing import check_method, play, tiny_plan, views
-
-
-def started(plan, index=0, newcomer=True):
-    """A client's context and its working slots at the beginning of the first round."""
-    ctx, server = plan.context(index, 0, newcomer), plan.server(0)
-    download = plan.method.download(server, plan.method.server_init(server), (index,)).of(index)
-    work = plan.method.begin(ctx, plan.method.client_init(ctx), download)
-    ctx.phase = plan.method.phases(ctx)[0]
-    return ctx, {**work, "log": {"loss": torch.zeros(()), "samples": torch.zeros(())}}
-
-
-def first_batch(plan, size=4):
-    x, y = plan.split(0, "train")
-    return Batch(x[:size], y[:size], torch.ones(size))
-
+from idiolect.testing.scalar import (
+    numeric_gradient,
+    pad_batch,
+    personal_model,
+    start_training,
+    take_batch,
+    to_double,
+    train_client,
+)
 
 # -- the loss ------------------------------------------------------------------------------------------
 
@@ -43,12 +40,10 @@ def hand_worked(lam):
     slots = {
         VALVE: dict(valve.named_parameters()),
         CLASSES: classes,
-        "gpfl.received": classes,
+        RECEIVED: classes,
         CONDITION: {"global": torch.zeros(2), "personal": torch.zeros(2)},
     }
-    ctx = plan.context(0, 0)
-    ctx.nets[VALVE].__init__(valve)
-    return plan.method, ctx, slots
+    return plan.method, replace(plan.context(0, 0), nets={VALVE: Net(valve)}), slots
 
 
 def test_the_hand_worked_example():
@@ -65,18 +60,17 @@ def test_the_hand_worked_example():
 def test_conditions_are_the_plain_and_the_clients_mean_of_the_received_embeddings():
     """The conditions come from the embeddings that were just received, not from those held before."""
     plan = tiny_plan("gpfl")
-    ctx = plan.context(0, 0)
     table = torch.arange(15.0).reshape(3, 5)
-    download = {**ctx.initial, CLASSES: {"weight": table}, VALVE: ctx.nets[VALVE].params}
-    held = plan.method.begin(ctx, plan.method.client_init(ctx), download)[CONDITION]
+    _, work = start_training(plan, {**first_server(plan.server(0)), CLASSES: {"weight": table}})
+    condition = work[CONDITION]
     counts = torch.bincount(plan.split(0, "train")[1], minlength=3).float()
-    assert torch.allclose(held["global"], table.mean(0))
-    assert torch.allclose(held["personal"], (counts[:, None] * table).sum(0) / counts.sum())
+    assert torch.allclose(condition["global"], table.mean(0))
+    assert torch.allclose(condition["personal"], (counts[:, None] * table).sum(0) / counts.sum())
 
 
 def test_the_pull_is_towards_the_received_embeddings_and_directions_follow_the_trained_ones():
     plan = tiny_plan("gpfl(mu=0)")
-    ctx, work = started(plan)
+    ctx, work = start_training(plan)
     y = torch.tensor([0, 1])
     moved = {**work, CLASSES: {"weight": work[CLASSES]["weight"] * 3}}
     features = torch.ones(2, 5)
@@ -87,33 +81,28 @@ def test_the_pull_is_towards_the_received_embeddings_and_directions_follow_the_t
 @pytest.mark.parametrize("slot", ["params", CLASSES, VALVE])
 def test_gradients_by_finite_differences(slot):
     plan = tiny_plan("gpfl(lam=0.3, mu=0.2)", lr=1.0)
-    ctx, work = started(plan)
-    batch = Batch(*(part.double() if part.is_floating_point() else part for part in first_batch(plan)))
-    work = {s: {n: leaf.double() for n, leaf in each.items()} for s, each in work.items()}
+    ctx, work = start_training(plan)
+    batch = Batch(*(part.double() if part.is_floating_point() else part for part in take_batch(plan)))
+    work = to_double(work)
 
-    def value(held):
-        out = plan.method.forward(ctx, held, batch.x, train=True)
-        guided = plan.method.guidance(ctx, held, out.features, batch.y)
-        return float(ctx.task.score(out.outputs, batch) + guided.mean())
+    def value(leaves):
+        slots = {**work, slot: leaves}
+        out = plan.method.forward(ctx, slots, batch.x, train=True)
+        guided = plan.method.guidance(ctx, slots, out.features, batch.y)
+        return ctx.task.score(out.outputs, batch) + guided.mean()
 
-    after = plan.method.step(ctx, work, batch)
+    after = ctx.phase.step(ctx, work, batch)[slot]
     decay = 0.0 if slot == "params" else 0.2
-    for name, leaf in work[slot].items():
-        at, ends = (0,) * leaf.ndim, []
-        for sign in (1, -1):
-            moved = leaf.clone()
-            moved[at] += sign * 1e-6
-            ends.append(value({**work, slot: {**work[slot], name: moved}}))
-        slope = (ends[0] - ends[1]) / 2e-6 + decay * leaf[at].item()
-        assert (leaf - after[slot][name])[at].item() == pytest.approx(slope, abs=1e-6)
+    for name, gradient in numeric_gradient(value, work[slot]).items():
+        leaf = work[slot][name]
+        assert torch.allclose(leaf - after[name], gradient + decay * leaf, atol=1e-6), name
 
 
 def test_padding_changes_nothing():
     plan = tiny_plan("gpfl")
-    ctx, work = started(plan)
-    batch = first_batch(plan)
-    padded = Batch(*(torch.cat([part, part[:1]]) for part in batch[:2]), torch.tensor([1.0, 1, 1, 1, 0]))
-    a, b = (plan.method.step(ctx, work, each) for each in (batch, padded))
+    ctx, work = start_training(plan)
+    batch = take_batch(plan)
+    a, b = (ctx.phase.step(ctx, work, each) for each in (batch, pad_batch(batch)))
     for slot in ("params", CLASSES, VALVE, "log"):
         assert all(torch.allclose(leaf, b[slot][n], atol=1e-6) for n, leaf in a[slot].items())
 
@@ -121,17 +110,15 @@ def test_padding_changes_nothing():
 def test_the_model_is_trained_as_fedpers_where_the_valve_is_open_and_nothing_guides():
     """A valve of scale and shift 0 passes features that are not negative; equal embeddings have equal cosines."""
     plan = tiny_plan("gpfl(lam=0, mu=0)")
-    ctx, work = started(plan)
+    ctx, work = start_training(plan)
     work = {
         **work,
         VALVE: {n: torch.zeros_like(leaf) for n, leaf in work[VALVE].items()},
         CLASSES: {"weight": torch.ones(3, 5)},
     }
-    other = tiny_plan("fedper")
-    plain = other.method.step(
-        other.context(0, 0), {s: work[s] for s in ("params", "buffers", "log")}, first_batch(plan)
-    )
-    after = plan.method.step(ctx, work, first_batch(plan))
+    fedper, plain_work = start_training(tiny_plan("fedper"))
+    plain = fedper.phase.step(fedper, plain_work, take_batch(plan))
+    after = ctx.phase.step(ctx, work, take_batch(plan))
     assert all(torch.allclose(leaf, plain["params"][n], atol=1e-6) for n, leaf in after["params"].items())
 
 
@@ -140,10 +127,8 @@ def test_the_model_is_trained_as_fedpers_where_the_valve_is_open_and_nothing_gui
 
 def test_body_embeddings_and_valve_are_averaged_and_the_output_layer_stays():
     plan = tiny_plan("gpfl")
-    server = plan.method.server_init(plan.server(0))
-    download = plan.method.download(plan.server(0), server, (0, 1))
-    outcomes = {i: train(plan, i, 0, None, download.of(i)) for i in (0, 1)}
-    after = plan.method.aggregate(plan.server(0), server, {i: each.upload for i, each in outcomes.items()})
+    server, outcomes = first_server(plan.server(0)), {i: train_client(plan, i) for i in (0, 1)}
+    after = aggregate(plan.server(0), server, {i: outcome.upload for i, outcome in outcomes.items()})
     head = {"4.weight", "4.bias"}
     for each in outcomes.values():
         assert each.upload.slots.keys() == {"params", "buffers", "weight", CLASSES, VALVE}
@@ -155,22 +140,19 @@ def test_body_embeddings_and_valve_are_averaged_and_the_output_layer_stays():
 
 def test_a_client_predicts_with_its_own_layer_on_personal_features():
     plan = tiny_plan("gpfl")
-    ctx, _ = started(plan)
-    server = plan.method.server_init(plan.server(0))
-    view = plan.method.view(ctx, plan.method.client_init(ctx), plan.method.download(plan.server(0), server, (0,)).of(0))
+    ctx, model = personal_model(plan)
     x = plan.split(0, "test")[0]
-    features = ctx.task.forward(view["params"], view["buffers"], x).features
-    personal = plan.method.valve(ctx, view, "personal", features)
-    wanted = personal @ view["params"]["4.weight"].T + view["params"]["4.bias"]
-    assert torch.allclose(plan.method.predict(ctx, view, x), wanted, atol=1e-6)
+    features = ctx.task.forward(model["params"], model["buffers"], x).features
+    personal = plan.method.valve(ctx, model, "personal", features)
+    wanted = personal @ model["params"]["4.weight"].T + model["params"]["4.bias"]
+    assert torch.allclose(plan.method.predict(ctx, model, x), wanted, atol=1e-6)
 
 
 def test_an_unseen_client_trains_its_output_layer_only():
     plan = tiny_plan("gpfl", unseen=1)
-    ctx, server = plan.context(5, 2), plan.method.server_init(plan.server(2))
-    view = plan.method.view(ctx, plan.method.client_init(ctx), plan.method.welcome(plan.server(2), server, 5))
-    tuned = tuned_view(plan, ctx, view, unseen=True)
-    changed = {(s, n) for s, each in view.items() for n, leaf in each.items() if not torch.equal(leaf, tuned[s][n])}
+    ctx, model = personal_model(plan, index=5, round=2)
+    tuned = adapt_model(plan, ctx, model, unseen=True)
+    changed = {(s, n) for s, tree in model.items() for n, leaf in tree.items() if not torch.equal(leaf, tuned[s][n])}
     assert changed == {("params", "4.weight"), ("params", "4.bias")}
 
 
@@ -203,7 +185,7 @@ def test_models_without_a_last_layer_on_features_are_refused(module, y, classes,
 
 
 @pytest.mark.parametrize("wrapped", ["fedlag(gpfl, warmup=0)", "flayer(gpfl)", "finetune(gpfl)"])
-def test_wrappers_ride_on_it(wrapped):
+def test_wrappers_wrap_it(wrapped):
     found = views(tiny_plan(wrapped))
     assert all(torch.isfinite(leaf).all() for view in found.values() for leaf in view.values())
 

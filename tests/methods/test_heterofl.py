@@ -8,18 +8,15 @@ import torch
 from torch import nn
 
 from idiolect import Batch, Task, run
-from idiolect.contract.method import Upload, methods
+from idiolect.contract import Upload, methods
 from idiolect.contract.parts.slices import cut, slice_shapes
 from idiolect.core import codec
 from idiolect.core.errors import ComposeError, ModelError, OptionError
-from idiolect.engines.client import train
+from idiolect.engines.client_evaluation import adapt_phases
+from idiolect.engines.slots import aggregate
 from idiolect.models import build
 from idiolect.testing import check_method, play, tiny_plan, views
-
-
-def download_of(plan, index, round=0):
-    ctx = plan.server(round)
-    return plan.method.download(ctx, plan.method.server_init(ctx), (index,)).of(index)
+from idiolect.testing.scalar import context_of, download_of, numeric_gradient, to_double, train_client
 
 
 def image_task(module: nn.Module, side: int = 12) -> Task:
@@ -51,10 +48,10 @@ def test_a_flattened_channel_stays_together():
 
 def test_a_client_gets_the_leading_block_and_nothing_else():
     plan = tiny_plan("heterofl")
-    whole, half = download_of(plan, 0)["params"], download_of(plan, 1)["params"]
+    whole, half = download_of(plan)["params"], download_of(plan, 1)["params"]
     assert torch.equal(half["2.weight"], whole["2.weight"][:3, :3])
     assert codec.size({"params": half}) == 4 * (3 * 4 + 3 + 3 * 3 + 3 + 3 * 3 + 3)
-    sent = train(plan, 1, 0, None, download_of(plan, 1)).upload
+    sent = train_client(plan, 1).upload
     assert codec.size(sent.slots) == codec.size({"params": half}) + 1  # and one bit for each of three classes
 
 
@@ -126,7 +123,7 @@ def test_the_hand_worked_example():
     wide["1.weight"][0], narrow["1.weight"][0] = torch.full((4,), 2.0), torch.tensor([4.0, 6.0])
     uploads = {i: Upload({"heterofl.slice": each}) for i, each in enumerate((wide, narrow))}
     before = {"params": {n: torch.zeros_like(leaf) for n, leaf in task.net.params.items()}, "buffers": {}}
-    after = plan.method.aggregate(plan.server(0), before, uploads)
+    after = aggregate(plan.server(0), before, uploads)
     assert after["params"]["1.weight"][0].tolist() == [3.0, 4.0, 2.0, 2.0]
 
 
@@ -142,7 +139,7 @@ def test_clients_count_alike_whatever_their_samples_unless_weighted():
     for expression, mean in (("heterofl", 2.0), ("heterofl(weighted=true)", 2.5)):
         plan = tiny_plan(expression)
         uploads = {0: upload(plan, 1.0, 1.0, samples=1.0), 2: upload(plan, 1.0, 3.0, samples=3.0)}
-        after = plan.method.aggregate(plan.server(0), plan.tasks[0].initial, uploads)
+        after = aggregate(plan.server(0), plan.tasks[0].initial, uploads)
         assert after["params"]["0.bias"].tolist() == [mean] * 6
 
 
@@ -155,7 +152,7 @@ def test_equal_widths_without_scaler_and_mask_are_uniform_fedavg():
 def test_a_class_is_averaged_over_those_who_have_it():
     plan = tiny_plan("heterofl")
     uploads = {0: upload(plan, 1.0, 1.0, (True, True, False)), 1: upload(plan, 0.5, 3.0, (False, True, False))}
-    after = plan.method.aggregate(plan.server(0), plan.tasks[0].initial, uploads)["params"]
+    after = aggregate(plan.server(0), plan.tasks[0].initial, uploads)["params"]
     assert after["4.bias"][:2].tolist() == [1.0, 2.0]
     assert after["4.bias"][2] == plan.tasks[0].net.params["4.bias"][2]
     assert after["4.weight"][1].tolist() == [2.0, 2.0, 2.0, 1.0, 1.0]
@@ -173,7 +170,7 @@ def test_the_scaler_divides_the_outputs_of_hidden_layers_by_the_width():
             return x / 0.5
 
     plan = tiny_plan("heterofl(rates=0.5, mask=false)")
-    ctx, start = plan.context(0, 0), download_of(plan, 0)["params"]
+    ctx, start = plan.context(0, 0), download_of(plan)["params"]
     x, y = torch.randn(5, 4), torch.tensor([0, 1, 2, 1, 0])
     batch = Batch(x, y, torch.ones(5))
     found = ctx.grad({"params": start}, "params", batch, plan.method.loss(ctx, {}, batch, 0.5)).tree
@@ -188,19 +185,15 @@ def test_the_scaler_divides_the_outputs_of_hidden_layers_by_the_width():
 
 def test_the_gradient_of_the_masked_and_scaled_loss_by_finite_differences():
     plan = tiny_plan("heterofl(rates=0.5)")
-    ctx = plan.context(0, 0)
-    ctx.counts = torch.tensor([3.0, 0.0, 2.0], dtype=torch.float64)
-    start = {n: leaf.double() for n, leaf in download_of(plan, 0)["params"].items()}
+    ctx = context_of(plan, 0, class_counts=torch.tensor([3.0, 0.0, 2.0], dtype=torch.float64))
+    torch.manual_seed(0)
+    start = to_double(download_of(plan))["params"]
     batch = Batch(torch.randn(6, 4).double(), torch.tensor([0, 2, 2, 0, 0, 2]), torch.ones(6).double())
     loss = plan.method.loss(ctx, {}, batch, 0.5)
-    grad = ctx.grad({"params": start}, "params", batch, loss).tree
-    for name, at in (("0.weight", (0, 1)), ("2.bias", (1,)), ("4.weight", (2, 0)), ("4.bias", (1,))):
-        ends = []
-        for sign in (1, -1):
-            moved = {n: leaf.clone() for n, leaf in start.items()}
-            moved[name][at] += sign * 1e-5
-            ends.append(float(loss({"params": moved}).loss))
-        assert grad[name][at].item() == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-8)
+    found = ctx.grad({"params": start}, "params", batch, loss).tree
+    wanted = numeric_gradient(lambda params: loss({"params": params}).loss, start, nudge=1e-5)
+    for name, leaf in wanted.items():
+        assert torch.allclose(found[name], leaf, rtol=0, atol=1e-8), name
 
 
 def test_logits_of_absent_classes_are_zero_and_their_rows_do_not_learn():
@@ -210,7 +203,7 @@ def test_logits_of_absent_classes_are_zero_and_their_rows_do_not_learn():
     out = plan.method.predict(ctx, start, torch.randn(4, 4))
     assert (out[:, [0, 2]] == 0).all()
     assert (out[:, 1] != 0).all()
-    sent = train(plan, 2, 0, None, start).upload.slots
+    sent = train_client(plan, 2).upload.slots
     assert sent["heterofl.classes"]["held"].tolist() == [False, True, False]
     assert torch.equal(sent["heterofl.slice"]["4.weight"][[0, 2]], start["params"]["4.weight"][[0, 2]])
     assert not torch.equal(sent["heterofl.slice"]["4.weight"][1], start["params"]["4.weight"][1])
@@ -231,8 +224,8 @@ def test_statistics_are_those_of_unscaled_outputs():
     step from the same parameters."""
     seen = []
     for expression in ("heterofl(rates=0.5)", "heterofl(rates=0.5, scaler=false)"):
-        plan = tiny_plan(expression, norm=True, norm_stats="average", lr=0.0, local_epochs=1)
-        seen.append(train(plan, 0, 0, None, download_of(plan, 0)).upload.slots["heterofl.slice"])
+        plan = tiny_plan(expression, norm=True, norm_stats="average", lr=0.0, epochs=1)
+        seen.append(train_client(plan).upload.slots["heterofl.slice"])
     for name in ("1.running_mean", "1.running_var"):
         assert torch.allclose(seen[0][name], seen[1][name], atol=1e-5)
     assert not torch.equal(seen[0]["1.running_mean"], torch.zeros(3))
@@ -241,7 +234,7 @@ def test_statistics_are_those_of_unscaled_outputs():
 def test_statistics_are_computed_before_predicting_where_there_are_any():
     for norm, names in ((True, ["stats"]), (False, [])):
         plan = tiny_plan("heterofl", norm=norm)
-        assert [phase.name for phase in plan.method.adapt(plan.context(0, 0))] == names
+        assert [phase.name for phase in adapt_phases(plan.context(0, 0))] == names
 
 
 def test_private_normalisation_has_the_clients_width():

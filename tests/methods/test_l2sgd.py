@@ -1,22 +1,23 @@
 """L2SGD: a random number of local steps, then a move of every personal model towards the mean."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
-from idiolect.contract.method import Method, Phase, methods
+from idiolect.contract import Method, Phase, methods
 from idiolect.core import tree
 from idiolect.core.errors import OptionError
 from idiolect.engines import Loop, engines
-from idiolect.engines.client import train
+from idiolect.engines.slots import aggregate, first_client, first_server, keep_and_send
 from idiolect.methods.l2sgd import OWN, SHARE
 from idiolect.methods.local import Local
 from idiolect.task.schedules import Exponential
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
+from idiolect.testing.scalar import personal_model, start_training, take_batch, train_client
 
 WHOLE = "l2sgd(p=0.5, lam=10)"
-"""At the tiny plan's rate of 0.1 a move goes all the way: 0.1 * 10 * 0.5 / 0.5 = 1."""
+"""At the tiny plan's learning rate of 0.1 a move goes all the way: 0.1 * 10 * 0.5 / 0.5 = 1."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Stepwise(Method):
     """FedAvg with the local steps of L2SGD(p=0.5)."""
 
     def phases(self, ctx):
-        return (Phase(steps=methods.build("l2sgd(p=0.5)").steps(ctx.rng("l2sgd"))),)
+        return (Phase(self.step, steps=methods.build("l2sgd(p=0.5)").steps(ctx.rng("l2sgd"))),)
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,8 @@ def test_the_steps_of_a_round_are_geometric_and_common_to_all():
 
 
 def test_a_round_takes_these_steps_whatever_the_size_of_the_client():
-    plan = tiny_plan("l2sgd", local_epochs=7)
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0, 3))
-    steps = {train(plan, i, 0, None, download.of(i)).steps for i in (0, 3)}
+    plan = tiny_plan("l2sgd", epochs=7)
+    steps = {train_client(plan, i).steps for i in (0, 3)}
     assert steps == {plan.method.phases(plan.context(0, 0))[0].steps}
 
 
@@ -90,42 +90,45 @@ def test_the_hand_worked_example():
     """lr = 0.1, p = 0.2, lambda = 1: a = 0.1 * 0.8 / 0.2 = 0.4. Models 2 and 7 of equal clients have mean 4.5 and move
     to 0.6 * 2 + 0.4 * 4.5 = 3 and 0.6 * 7 + 0.4 * 4.5 = 6."""
     plan = tiny_plan("l2sgd(p=0.2, lam=1)", lr=0.1)
-    ctx, states, uploads = plan.context(0, 0, newcomer=False), {}, {}
-    first = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
+    states, uploads = {}, {}
     for i, value in enumerate([2.0, 7.0]):
-        client = plan.method.client_init(ctx)
-        work = plan.method.begin(ctx, client, first)
+        client = first_client(plan.context(0, 0))
+        ctx, work = start_training(plan, state=client)
         work = {**work, "params": tree.map(lambda leaf, v=value: torch.full_like(leaf, v), work["params"])}
-        states[i], uploads[i] = plan.method.end(ctx, client, work)
-    server = plan.method.aggregate(plan.server(0), plan.method.server_init(plan.server(0)), uploads)
-    download = plan.method.download(plan.server(0), server, (0, 1))
+        states[i], uploads[i] = keep_and_send(ctx, client, plan.method.finish(ctx, work))
+    server = aggregate(plan.server(0), first_server(plan.server(0)), uploads)
     assert server["params"]["0.bias"][0].item() == 4.5
     for i, moved in enumerate([3.0, 6.0]):
-        view = plan.method.view(ctx, states[i], download.of(i))["params"]
-        assert all(torch.allclose(leaf, torch.tensor(moved)) for leaf in view.values())
+        _, model = personal_model(plan, server, states[i])
+        assert all(torch.allclose(leaf, torch.tensor(moved)) for leaf in model["params"].values())
 
 
 def test_local_training_starts_from_what_was_last_predicted_with():
-    """Between its participations a client's model is its own, moved towards the newest mean: view and start agree."""
+    """Between its participations a client's model is its own, moved towards the newest mean."""
     plan = tiny_plan("l2sgd", participation=0.6)
     played = play(plan)
-    download = plan.method.download(plan.server(3), played.server, plan.data.seen)
     for i, state in played.clients.items():
-        ctx = plan.context(i, 3, newcomer=state is None)
-        client = plan.method.client_init(ctx) if state is None else state
-        view = plan.method.view(ctx, client, download.of(i))
-        work = plan.method.begin(ctx, client, download.of(i))
-        assert all(torch.equal(work["params"][n], leaf) for n, leaf in view["params"].items())
+        _, model = personal_model(plan, played.server, state, i, round=3)
+        _, work = start_training(plan, played.server, state, i, round=3)
+        assert all(torch.equal(work["params"][n], leaf) for n, leaf in model["params"].items())
 
 
-def test_how_far_a_move_goes_follows_the_rate_of_its_round():
+def test_right_after_local_training_the_move_is_yet_to_come():
+    plan = tiny_plan("l2sgd")
+    ctx, work = start_training(plan, state=first_client(plan.context(0, 0)))
+    work = plan.method.finish(ctx, ctx.phase.step(ctx, work, take_batch(plan)))
+    model = plan.method.personal_model(replace(ctx, just_trained=True), work)
+    assert all(torch.equal(model["params"][n], leaf) for n, leaf in work["params"].items())
+
+
+def test_how_far_a_move_goes_follows_the_learning_rate_of_its_round():
     plan = tiny_plan("l2sgd(p=0.5, lam=4)", lr=0.1, schedule=Exponential(gamma=0.5))
     assert [plan.method.share(plan.context(0, round)) for round in (0, 1)] == pytest.approx([0.4, 0.2])
     played = play(plan)
     assert float(played.clients[0][SHARE]["a"]) == pytest.approx(0.1)
 
 
-def test_without_lambda_a_move_goes_half_the_way_at_any_rate():
+def test_without_lambda_a_move_goes_half_the_way_at_any_learning_rate():
     for lr in (0.001, 10.0):
         plan = tiny_plan("l2sgd", lr=lr)
         assert plan.method.share(plan.context(0, 0)) == 0.5
@@ -133,13 +136,13 @@ def test_without_lambda_a_move_goes_half_the_way_at_any_rate():
 
 def test_statistics_move_too_and_counters_stay():
     plan = tiny_plan("l2sgd", norm=True)
-    ctx = plan.context(0, 1, newcomer=False)
-    download = {"params": ctx.initial["params"], "buffers": tree.map(lambda leaf: leaf + 2, ctx.initial["buffers"])}
-    client = {**plan.method.client_init(ctx), SHARE: {"a": torch.tensor(0.25)}}
-    view = plan.method.view(ctx, client, download)["buffers"]
-    assert torch.allclose(view["1.running_mean"], torch.tensor(0.5))
-    assert view["1.num_batches_tracked"].item() == 0
-    assert view["1.num_batches_tracked"].dtype == torch.int64
+    initial = plan.tasks[0].initial
+    server = {**initial, "buffers": tree.map(lambda leaf: leaf + 2, initial["buffers"])}
+    client = {**first_client(plan.context(0, 0)), SHARE: {"a": torch.tensor(0.25)}}
+    buffers = personal_model(plan, server, client, round=1)[1]["buffers"]
+    assert torch.allclose(buffers["1.running_mean"], torch.tensor(0.5))
+    assert buffers["1.num_batches_tracked"].item() == 0
+    assert buffers["1.num_batches_tracked"].dtype == torch.int64
 
 
 def test_what_the_run_keeps_local_does_not_move():
@@ -153,9 +156,8 @@ def test_what_the_run_keeps_local_does_not_move():
 def test_clients_that_never_trained_use_the_mean(index):
     plan = tiny_plan("l2sgd", unseen=1)
     mean = {"params": tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params), "buffers": {}}
-    ctx = plan.context(index, 2, newcomer=True)
-    for slots in (plan.method.view, plan.method.begin):
-        found = slots(ctx, plan.method.client_init(ctx), mean)["params"]
+    for start in (personal_model, start_training):
+        found = start(plan, mean, index=index, round=2)[1]["params"]
         assert all(torch.equal(found[n], leaf) for n, leaf in mean["params"].items())
 
 
@@ -163,7 +165,7 @@ def test_clients_that_never_trained_use_the_mean(index):
 
 
 @pytest.mark.parametrize("outer", ["fedlag({}, warmup=0, k=1)", "flayer({})", "finetune({})"])
-def test_others_ride_on_it(outer):
+def test_wrappers_wrap_it(outer):
     found = views(tiny_plan(outer.format("l2sgd(p=0.5)")))
     assert not torch.equal(found[0]["0.weight"], found[1]["0.weight"])
 
@@ -177,11 +179,10 @@ def test_engines_agree_after_moves():
 
 
 def test_a_move_beyond_the_mean_is_refused_before_any_step():
-    """At rate 0.1 and p = 0.1 lambda = 2 would give a = 0.1 * 2 * 0.9 / 0.1 = 1.8."""
+    """At learning rate 0.1 and p = 0.1 lambda = 2 would give a = 0.1 * 2 * 0.9 / 0.1 = 1.8."""
     plan = tiny_plan("l2sgd(lam=2)", lr=0.1)
-    ctx = plan.context(0, 0)
     with pytest.raises(OptionError, match=r"a = .* = 1.8 .*choose lam up to 1.11"):
-        plan.method.begin(ctx, plan.method.client_init(ctx), ctx.initial)
+        start_training(plan)
     with pytest.raises(OptionError, match="lam=2"):
         play(plan)
 

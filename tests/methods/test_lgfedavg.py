@@ -3,14 +3,16 @@
 import pytest
 import torch
 
-from idiolect.contract.method import methods
+from idiolect.contract import methods
 from idiolect.core import codec
 from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines import Loop, engines
-from idiolect.engines.client import train
-from idiolect.runs.round_loop import Experiment
+from idiolect.engines.slots import aggregate, first_client, first_server, keep_and_send
+from idiolect.methods.lgfedavg import BODY, PARTED
+from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.testing import check_method, play, require_equal, tiny_plan, views
+from idiolect.testing.scalar import download_of, personal_model, train_client
 
 HEAD = {"4.weight", "4.bias"}
 
@@ -23,16 +25,15 @@ def test_the_head_is_common_and_the_bodies_differ():
 
 def test_the_body_never_leaves_a_client_and_costs_no_bytes():
     plan = tiny_plan("lgfedavg")
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
-    outcome = train(plan, 0, 0, None, download)
+    download, outcome = download_of(plan), train_client(plan)
     assert set(download["params"]) == set(outcome.upload.slots["params"]) == HEAD
     assert codec.size(download) == 4 * (5 * 3 + 3)
 
 
 def test_normalisation_goes_with_the_layer_before_it():
     task = tiny_plan("fedavg", norm=True).tasks[0]
-    assert methods.build("lgfedavg").private(task) >= {"1.weight", "1.running_mean", "3.weight"}
-    assert methods.build("lgfedavg(layers=2)").private(task) >= {"1.weight", "1.running_mean", "0.bias"}
+    assert methods.build("lgfedavg").private_names(task) >= {"1.weight", "1.running_mean", "3.weight"}
+    assert methods.build("lgfedavg(layers=2)").private_names(task) >= {"1.weight", "1.running_mean", "0.bias"}
 
 
 def test_all_layers_shared_is_fedavg_and_none_is_local():
@@ -53,20 +54,20 @@ def test_the_hand_worked_example():
     ctx, states, uploads = plan.context(0, 0), {}, {}
     for i, (head, body) in enumerate([(2.0, 5.0), (4.0, 7.0)]):
         params = {n: torch.full_like(x, head if n in HEAD else body) for n, x in ctx.initial["params"].items()}
-        states[i], uploads[i] = plan.method.end(ctx, plan.method.client_init(ctx), {"params": params, "buffers": {}})
-    server = plan.method.aggregate(plan.server(0), plan.method.server_init(plan.server(0)), uploads)
-    download = plan.method.download(plan.server(0), server, (0, 1))
+        states[i], uploads[i] = keep_and_send(ctx, first_client(ctx), {"params": params, "buffers": {}})
+    server = aggregate(plan.server(0), first_server(plan.server(0)), uploads)
     for i, body in enumerate([5.0, 7.0]):
-        view = plan.method.view(ctx, states[i], download.of(i))["params"]
-        assert (view["4.weight"].unique().item(), view["0.weight"].unique().item()) == (3.0, body)
+        model = personal_model(plan, server, states[i])[1]["params"]
+        assert (model["4.weight"].unique().item(), model["0.weight"].unique().item()) == (3.0, body)
 
 
 # -- pre-training --------------------------------------------------------------------------------------
 
 
 def test_while_it_pretrains_it_is_fedavg_to_the_bit():
-    own, plain = play(tiny_plan("lgfedavg(pretrain=3)")), play(tiny_plan("fedavg"))
-    assert all(torch.equal(leaf, plain.server["params"][n]) for n, leaf in own.server["params"].items())
+    own, plain = play(tiny_plan("lgfedavg(pretrain=3)")).server, play(tiny_plan("fedavg")).server["params"]
+    whole = {**{f"body {n}": own["params"][n] for n in HEAD}, **own[BODY]}
+    assert all(torch.equal(leaf, whole[f"body {n}"]) for n, leaf in plain.items())
 
 
 def test_bodies_part_from_where_pretraining_ended():
@@ -75,9 +76,9 @@ def test_bodies_part_from_where_pretraining_ended():
     plan = tiny_plan("lgfedavg(pretrain=2)", rounds=3, participation=0.4)
     after, plain = play(plan), play(tiny_plan("fedavg", rounds=2, participation=0.4))
     body = plain.server["params"]["0.weight"]
-    assert torch.equal(after.server["params"]["0.weight"], body)
-    parted = {i for i in plan.data.seen if bool(after.server["lgfedavg.parted"][str(i)])}
-    assert parted == set(plan.method.select(plan.server(2)))
+    assert torch.equal(after.server[BODY]["body 0.weight"], body)
+    parted = {i for i in plan.data.seen if bool(after.server[PARTED][str(i)])}
+    assert parted == set(plan.participants(2))
     for i, view in views(plan).items():
         assert torch.equal(view["0.weight"], body) == (i not in parted)
         assert torch.equal(view["4.weight"], after.server["params"]["4.weight"])
@@ -86,20 +87,21 @@ def test_bodies_part_from_where_pretraining_ended():
 def test_a_body_is_sent_until_a_client_has_its_own():
     plan = tiny_plan("lgfedavg(pretrain=1)", rounds=2, participation=0.4)
     store = Store(None)
-    Experiment(plan, Loop(plan), store).run()
+    RoundLoop(plan, Loop(plan), store).run()
     download = plan.method.download(plan.server(2), store.server(), plan.data.seen)
-    parted = set(plan.method.select(plan.server(1)))
+    parted = set(plan.participants(1))
     assert 0 < len(parted) < 5
     for i in plan.data.seen:
-        assert (set(download.of(i)["params"]) == HEAD) == (i in parted)
+        assert set(download.of(i)["params"]) == HEAD
+        assert (BODY not in download.of(i)) == (i in parted)
 
 
 def test_local_statistics_stay_local_while_it_pretrains():
     plan = tiny_plan("lgfedavg(pretrain=1)", norm=True, norm_stats="local")
-    download = plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), (0,)).of(0)
-    outcome = train(plan, 0, 0, None, download)
-    assert download["buffers"] == outcome.upload.slots["buffers"] == {}
-    assert "1.weight" in outcome.upload.slots["params"]
+    download, outcome = download_of(plan), train_client(plan)
+    for message in (download, outcome.upload.slots):
+        assert message["buffers"] == {}
+        assert message[BODY].keys() == {f"body {n}" for n in set(plan.tasks[0].names) - plan.tasks[0].head(1)}
 
 
 def test_engines_agree_when_some_have_a_body_and_some_have_not():
@@ -122,16 +124,16 @@ def test_an_unseen_client_trains_its_body_under_the_shared_head():
 def test_an_unseen_client_gets_the_pretrained_body():
     plan = tiny_plan("lgfedavg(pretrain=1)", unseen=1)
     server = play(plan).server
-    assert torch.equal(
-        plan.method.welcome(plan.server(2), server, 5)["params"]["0.weight"], server["params"]["0.weight"]
-    )
+    _, model = personal_model(plan, server, index=5, round=2)
+    assert torch.equal(model["params"]["0.weight"], server[BODY]["body 0.weight"])
+    assert not torch.equal(model["params"]["0.weight"], plan.tasks[0].net.params["0.weight"])
 
 
 @pytest.mark.parametrize(
     "outer", ["fedlag({}, warmup=0, k=1)", "flayer({})", "flayer({}, masking=false)", "finetune({})"]
 )
 @pytest.mark.parametrize("inner", ["lgfedavg(layers=2)", "lgfedavg(layers=2, pretrain=1)"])
-def test_others_ride_on_it(outer, inner):
+def test_wrappers_wrap_it(outer, inner):
     own = views(tiny_plan(outer.format(inner)))
     assert not torch.equal(own[0]["0.weight"], own[1]["0.weight"])
 

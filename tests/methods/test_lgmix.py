@@ -306,8 +306,8 @@ def test_clients_never_start_from_the_global_model():
 
 
 def test_several_epochs_add_up_and_give_one_update():
-    """b = h = 1, x = 1, y = 0, loss (h b)^2, learning rate 0.1: both gradients are 2, so b = h = 0.8 after the first epoch;
-    then 2 * 0.8^3 = 1.024, so b = 0.6976. Local features 1 and 0.8, global 1 and 1: lambda = 1.64 / 3.64.
+    """b = h = 1, x = 1, y = 0, loss (h b)^2, learning rate 0.1: both gradients are 2, so b = h = 0.8 after the first
+    epoch; then 2 * 0.8^3 = 1.024, so b = 0.6976. Local features 1 and 0.8, global 1 and 1: lambda = 1.64 / 3.64.
     """
     plan = plan_of("lgmix", body_and_head(), [(torch.ones(2, 1), torch.zeros(2, 1))], epochs=2)
     ((server, states, models),) = rounds_of(plan)

@@ -9,10 +9,12 @@ from torch import nn
 
 import idiolect
 from idiolect import Batch, Task
-from idiolect.contract.method import Phase, Upload, methods
+from idiolect.contract import Upload, methods
 from idiolect.core import codec, tree
 from idiolect.core.errors import ModelError, OptionError
-from idiolect.engines.client import batches, evaluate, fresh_optimizer, predict, train, tuned_view
+from idiolect.engines.client_evaluation import adapt_model, evaluate, predict
+from idiolect.engines.phases import batches, fresh_optimizer
+from idiolect.engines.slots import aggregate
 from idiolect.methods.pfedgate.blocks import Blocks
 from idiolect.methods.pfedgate.method import GATE, SENT, TALLY, PFedGate
 from idiolect.methods.pfedgate.structured import Rows
@@ -20,29 +22,28 @@ from idiolect.models import build
 from idiolect.runs.result import Predictor
 from idiolect.task.optimizers import SGD, Adam
 from idiolect.testing import check_method, play, tiny_plan
+from idiolect.testing.scalar import (
+    download_of,
+    numeric_gradient,
+    personal_model,
+    start_training,
+    take_batch,
+    train_client,
+)
 
 
-def begun(plan, index=0):
-    """A client at the start of its training: context and working slots."""
-    method, ctx = plan.method, plan.context(index, 0)
-    work = method.begin(ctx, method.client_init(ctx), sent(plan).of(index))
-    work["log"] = {"loss": torch.zeros(()), "samples": torch.zeros(())}
-    ctx.phase = method.phases(ctx)[0]
-    return ctx, {**fresh_optimizer(ctx, ctx.phase, work), **work}
-
-
-def sent(plan):
-    """The first download."""
-    return plan.method.download(plan.server(0), plan.method.server_init(plan.server(0)), plan.data.seen)
+def start(plan, index=0):
+    """A client at the start of its training: context and working slots, the optimiser's state included."""
+    ctx, work = start_training(plan, index=index)
+    return ctx, {**fresh_optimizer(ctx, work), **work}
 
 
 def steps(plan, index=0):
     """Each local step of a client: the slots before and after it, and the coordinates that were active in it."""
-    ctx, work = begun(plan, index)
+    ctx, work = start(plan, index)
     split = plan.method.cut(ctx.task, ctx.variant)
-    for batch in batches(plan, ctx, 0):
-        none = {n: torch.zeros_like(mark) for n, mark in work[SENT].items()}
-        after = plan.method.step(ctx, {**work, SENT: none}, batch)
+    for here, batch in batches(plan, ctx, 0):
+        after = ctx.phase.step(here, {**work, SENT: tree.zeros_like(work[SENT])}, batch)
         yield work, after, split.masks(after[SENT])
         work = {**after, SENT: tree.map(torch.logical_or, work[SENT], after[SENT])}
 
@@ -64,7 +65,7 @@ def one_layer(inputs, outputs=1, bias=False):
 @pytest.mark.parametrize("split", ["blocks", "structured"])
 def test_with_gates_of_one_and_the_whole_model_it_is_fedavg(split, norm):
     momentum = SGD(momentum=0.9, weight_decay=0.01)
-    changes = {"norm": norm, "optimizer": momentum, "rounds": 2, "local_epochs": 1}
+    changes = {"norm": norm, "optimizer": momentum, "rounds": 2, "epochs": 1}
     gated = play(tiny_plan(f"pfedgate(s=1, fixed=true, clip=null, split={split})", **changes))
     plain = play(tiny_plan("fedavg", **changes))
     for slot in ("params", "buffers"):
@@ -113,20 +114,17 @@ def doubled(plan):
 def test_the_joint_gradient_agrees_with_finite_differences(options):
     plan = doubled(tiny_plan(f"pfedgate({options})", batch_size=8))
     method = plan.method
-    ctx, work = begun(plan)
+    ctx, work = start(plan)
+    torch.manual_seed(0)
     work = {**work, GATE: tree.map(lambda leaf: leaf + 0.3 * torch.randn_like(leaf), work[GATE])}
-    batch = next(iter(batches(plan, ctx, 0)))
+    batch = take_batch(plan, 8)
     batch = Batch(batch.x.double(), batch.y, batch.weight.double())
     loss = method.loss(ctx, method.cut(ctx.task, ctx.variant), work, batch, ("params", GATE))
     found = ctx.grad(work, ("params", GATE), batch, loss=loss).slots
-    step = 1e-6
     for slot in ("params", GATE):
-        for name, leaf in work[slot].items():
-            for at in range(0, leaf.numel(), max(1, leaf.numel() // 3)):
-                shift = torch.zeros_like(leaf).reshape(-1).index_fill(0, torch.tensor(at), step).reshape(leaf.shape)
-                up, down = ({s: {**work[s], name: leaf + way * shift} for s in (slot,)} for way in (1, -1))
-                numeric = (loss({**work, **up}).loss - loss({**work, **down}).loss) / (2 * step)
-                assert torch.allclose(found[slot][name].reshape(-1)[at], numeric, rtol=1e-4, atol=1e-8), (slot, name)
+        wanted = numeric_gradient(lambda leaves, slot=slot: loss({**work, slot: leaves}).loss, work[slot])
+        for name, leaf in wanted.items():
+            assert torch.allclose(found[slot][name], leaf, rtol=1e-4, atol=1e-8), (slot, name)
 
 
 def test_with_a_budget_the_model_learns_from_active_blocks_and_scores_from_all():
@@ -150,35 +148,35 @@ def test_with_a_budget_the_model_learns_from_active_blocks_and_scores_from_all()
         for at in range(split.count):
             shift = 1e-5 * nn.functional.one_hot(torch.tensor(at), split.count)
             up, down = (task.loss(*split.thin(params, {}, scale + way * shift, active), batch).loss for way in (1, -1))
-            slope = float(up - down) / 2e-5
-            assert float(gates["scale"].grad[at]) == pytest.approx(slope * float(active[at]), abs=1e-8)
-            assert float(gates["score"].grad[at]) == pytest.approx(slope * float(gates["scale"][at]), abs=1e-8)
+            gradient = float(up - down) / 2e-5
+            assert float(gates["scale"].grad[at]) == pytest.approx(gradient * float(active[at]), abs=1e-8)
+            assert float(gates["score"].grad[at]) == pytest.approx(gradient * float(gates["scale"][at]), abs=1e-8)
     assert int((gates["score"].grad[~active] != 0).sum()) >= 9
 
 
 def test_padding_changes_nothing():
     plan = tiny_plan("pfedgate")
-    ctx, work = begun(plan)
-    batch = next(iter(batches(plan, ctx, 0)))
+    ctx, work = start(plan)
+    batch = take_batch(plan)
     padded = Batch(
         torch.cat([batch.x, 9 + torch.randn(3, 4)]),
         torch.cat([batch.y, batch.y[:3]]),
         torch.cat([batch.weight, torch.zeros(3)]),
     )
-    plain, other = plan.method.step(ctx, work, batch), plan.method.step(ctx, work, padded)
+    plain, other = (ctx.phase.step(ctx, work, each) for each in (batch, padded))
     for slot, leaves in plain.items():
         for name, leaf in leaves.items():
             assert torch.allclose(leaf.float(), other[slot][name].float(), atol=1e-6), (slot, name)
 
 
 def test_model_and_gate_are_clipped_apart():
-    plan = tiny_plan("pfedgate(clip=0.001)", lr=1.0)
-    ((before, after, _),) = list(steps(replace(plan, local_epochs=1, batch_size=14)))
+    plan = tiny_plan("pfedgate(clip=0.001)", lr=1.0, epochs=1, batch_size=14)
+    ((before, after, _),) = list(steps(plan))
     for slot in ("params", GATE):
         assert float(tree.norm(tree.sub(after[slot], before[slot]))) == pytest.approx(0.001, rel=1e-2)
 
 
-def test_the_gate_has_its_own_rate():
+def test_the_gate_has_its_own_learning_rate():
     def moved(method, slot):
         before, after, _ = next(steps(tiny_plan(method, lr=0.1)))
         return float(tree.norm(tree.sub(after[slot], before[slot])))
@@ -265,7 +263,7 @@ def test_clients_take_their_budgets_in_turn():
     plan = tiny_plan("pfedgate(s=[0.6, 0.3])")
     assert [plan.method.variant(i) for i in range(4)] == [0.6, 0.3, 0.6, 0.3]
     for index, s in enumerate((0.6, 0.3, 0.6, 0.3)):
-        state = train(plan, index, 0, None, sent(plan).of(index)).state
+        state = train_client(plan, index).state
         assert s - 0.1 < float(state[TALLY]["density"]) <= s
 
 
@@ -287,15 +285,17 @@ def test_inactive_coordinates_do_not_move_whatever_the_optimiser(optimizer, spli
 class Drifting(PFedGate):
     """A method whose every step also moves all of the model a little."""
 
-    def update(self, ctx, work, slot, grad, batch, lr):
-        after = super().update(ctx, work, slot, grad, batch, lr)
+    watches_steps = True
+
+    def optimizer_step(self, ctx, work, slot, grad, batch, lr):
+        after = super().optimizer_step(ctx, work, slot, grad, batch, lr)
         return {**after, "params": tree.map(lambda leaf: leaf + 0.1, after["params"])}
 
 
 @pytest.mark.parametrize("split", ["blocks", "structured"])
 @pytest.mark.parametrize("kind", [PFedGate, Drifting])
 def test_inactive_coordinates_do_not_move_without_a_state_either(kind, split):
-    plan = replace(tiny_plan("pfedgate"), method=kind(s=0.4, split=split), optimizer=SGD(clip=1.0))
+    plan = tiny_plan(kind(s=0.4, split=split), optimizer=SGD(clip=1.0))
     for before, after, mask in steps(plan):
         for name, leaf in before["params"].items():
             assert torch.equal(after["params"][name][~mask[name]], leaf[~mask[name]]), name
@@ -320,7 +320,7 @@ def test_the_union_of_a_rounds_active_coordinates_is_sent(split):
     last = done[-1][1]
     for _, _, mask in done:
         union = tree.map(torch.logical_or, union, mask)
-    outcome = train(plan, 0, 0, None, sent(plan).of(0))
+    outcome = train_client(plan)
     upload = outcome.upload
     assert all(torch.equal(upload.masks["params"][n], mask) for n, mask in union.items())
     assert all(torch.equal(upload.slots["params"][n], leaf) for n, leaf in last["params"].items())
@@ -330,8 +330,8 @@ def test_the_union_of_a_rounds_active_coordinates_is_sent(split):
 
 
 def test_a_sparse_upload_is_counted_by_what_it_carries():
-    plan = tiny_plan("pfedgate(s=0.3)", local_epochs=1, batch_size=14)
-    upload = train(plan, 0, 0, None, sent(plan).of(0)).upload
+    plan = tiny_plan("pfedgate(s=0.3)", epochs=1, batch_size=14)
+    upload = train_client(plan).upload
     active = counted(upload.masks["params"])
     bits = sum(
         (leaf.numel() + 7) // 8 for n, leaf in upload.slots["params"].items() if not upload.masks["params"][n].all()
@@ -344,7 +344,7 @@ def test_a_sparse_upload_is_counted_by_what_it_carries():
 
 def test_what_stays_on_the_client_is_neither_sent_nor_masked():
     plan = tiny_plan("pfedgate", norm=True, norm_affine="local")
-    upload = train(plan, 0, 0, None, sent(plan).of(0)).upload
+    upload = train_client(plan).upload
     assert set(upload.masks["params"]) == set(upload.slots["params"])
     assert not {"1.weight", "1.bias"} & set(upload.masks["params"])
     assert set(upload.slots) == {"params", "buffers", "weight"}
@@ -366,7 +366,7 @@ def served(method, after):
         for i, mask in masks.items()
     }
     server = {"params": {"weight": torch.tensor([[10.0, 20.0, 30.0]])}, "buffers": {}}
-    return plan.method.aggregate(plan.server(0), server, uploads)["params"]["weight"].flatten().tolist()
+    return aggregate(plan.server(0), server, uploads)["params"]["weight"].flatten().tolist()
 
 
 VALUES = {1: [11.0, 20.0, 31.0], 2: [10.0, 22.0, 32.0], 3: [13.0, 23.0, 30.0], 4: [14.0, 24.0, 34.0]}
@@ -384,7 +384,7 @@ def test_the_server_may_divide_by_all_and_may_take_smaller_steps():
 
 
 def test_what_nobody_activated_keeps_its_value():
-    plan = tiny_plan("pfedgate(fixed=true, s=0.3)", rounds=1, local_epochs=1)
+    plan = tiny_plan("pfedgate(fixed=true, s=0.3)", rounds=1, epochs=1)
     first, after = plan.tasks[0].net.params, play(plan).server["params"]
     masks = next(steps(plan))[2]
     assert counted(masks) < 83
@@ -550,67 +550,64 @@ def test_the_structured_split_names_what_is_no_chain(module, words):
 
 
 def trained(method):
-    """A plan, and client 0's context and view after a round of training."""
+    """A plan, and client 0's context and personal model after a round of training."""
     plan = tiny_plan(method, lr=0.5)
-    message = sent(plan)
-    state = train(plan, 0, 0, None, message.of(0)).state
-    ctx = plan.context(0, 1, newcomer=False)
-    return plan, ctx, plan.method.view(ctx, state, message.of(0))
+    return plan, *personal_model(plan, state=train_client(plan).state, round=1)
 
 
 def test_a_batch_has_one_sparse_model_from_its_mean_gates():
-    plan, ctx, view = trained("pfedgate(s=0.5)")
+    plan, ctx, model = trained("pfedgate(s=0.5)")
     method, x = plan.method, torch.randn(9, 4)
     split = method.cut(ctx.task, 0.5)
-    per_sample = ctx.nets["gate"].apply(view[GATE], view[f"{GATE}.buffers"], (x, torch.ones(9))).outputs
+    per_sample = ctx.nets["gate"].apply(model[GATE], model[f"{GATE}.buffers"], (x, torch.ones(9))).outputs
     scale, score = per_sample.mean(0)
-    thin, _ = split.thin(view["params"], {}, scale * split.select(score), split.select(score))
-    assert torch.allclose(method.predict(ctx, view, x), ctx.task.forward(thin, {}, x).outputs, atol=1e-6)
+    thin, _ = split.thin(model["params"], {}, scale * split.select(score), split.select(score))
+    assert torch.allclose(method.predict(ctx, model, x), ctx.task.forward(thin, {}, x).outputs, atol=1e-6)
 
 
 def test_batch_wise_predictions_depend_on_the_batch_and_the_other_modes_do_not():
     x = torch.randn(40, 4) * torch.linspace(0.1, 5, 40)[:, None]
     for mode, depends in (("batch", True), ("client", False), ("sample", False)):
-        plan, ctx, view = trained(f"pfedgate(gate={mode})")
-        whole, apart = plan.method.predict(ctx, view, x), plan.method.predict(ctx, view, x[:1])
+        plan, ctx, model = trained(f"pfedgate(gate={mode})")
+        whole, apart = plan.method.predict(ctx, model, x), plan.method.predict(ctx, model, x[:1])
         assert torch.allclose(whole[:1], apart, atol=1e-6) is not depends
-        assert plan.method.eval_batch == (128 if mode == "batch" else None)
+        assert plan.method.needs.eval_batch == (128 if mode == "batch" else None)
 
 
 def test_sample_wise_is_batch_wise_on_batches_of_one():
-    plan, ctx, view = trained("pfedgate")
+    plan, ctx, model = trained("pfedgate")
     x = torch.randn(7, 4)
-    alone = torch.cat([plan.method.predict(ctx, view, one) for one in x.split(1)])
-    assert torch.equal(replace(plan.method, gate="sample").predict(ctx, view, x), alone)
+    alone = torch.cat([plan.method.predict(ctx, model, one) for one in x.split(1)])
+    assert torch.equal(replace(plan.method, gate="sample").predict(ctx, model, x), alone)
 
 
 def test_client_wise_gates_are_the_means_over_the_rounds_samples():
-    plan = tiny_plan("pfedgate(gate=client)", local_epochs=1)
-    ctx, work = begun(plan)
+    plan = tiny_plan("pfedgate(gate=client)", epochs=1)
+    ctx, work = start(plan)
     sums, count = {"scale": 0.0, "score": 0.0}, 0
-    for batch in batches(plan, ctx, 0):
+    for here, batch in batches(plan, ctx, 0):
         gates, _ = plan.method.gates(ctx, plan.method.cut(ctx.task, 0.5), work, batch.x, batch.weight, train=True)
         sums = {name: total + gates[name] * len(batch.x) for name, total in sums.items()}
         count += len(batch.x)
-        work = plan.method.step(ctx, work, batch)
+        work = ctx.phase.step(here, work, batch)
     assert count == 14
-    view = plan.method.after_local(ctx, {}, work)
+    model = plan.method.personal_model(replace(ctx, newcomer=False, just_trained=True), plan.method.finish(ctx, work))
     for name, total in sums.items():
-        assert torch.allclose(view[TALLY][name], total / count, atol=1e-6)
+        assert torch.allclose(model[TALLY][name], total / count, atol=1e-6)
     split = plan.method.cut(ctx.task, 0.5)
-    active = split.select(view[TALLY]["score"].round(decimals=5))
-    thin, _ = split.thin(view["params"], {}, view[TALLY]["scale"] * active, active)
+    active = split.select(model[TALLY]["score"].round(decimals=5))
+    thin, _ = split.thin(model["params"], {}, model[TALLY]["scale"] * active, active)
     x = torch.randn(3, 4)
-    assert torch.allclose(plan.method.predict(ctx, view, x), ctx.task.forward(thin, {}, x).outputs)
+    assert torch.allclose(plan.method.predict(ctx, model, x), ctx.task.forward(thin, {}, x).outputs)
 
 
 def test_the_exported_model_keeps_to_the_batches_of_128():
-    plan, ctx, view = trained("pfedgate")
-    model, x = Predictor(plan, ctx, view).eval(), torch.randn(300, 4) * torch.linspace(0.1, 5, 300)[:, None]
-    parts = torch.cat([plan.method.predict(ctx, view, part) for part in (x[:128], x[128:256], x[256:])])
-    assert torch.equal(model(x), parts)
-    assert torch.equal(predict(plan, ctx, view, x), parts)
-    assert not torch.allclose(plan.method.predict(ctx, view, x), parts)
+    plan, ctx, model = trained("pfedgate")
+    module, x = Predictor(plan, ctx, model).eval(), torch.randn(300, 4) * torch.linspace(0.1, 5, 300)[:, None]
+    parts = torch.cat([plan.method.predict(ctx, model, part) for part in (x[:128], x[128:256], x[256:])])
+    assert torch.equal(module(x), parts)
+    assert torch.equal(predict(plan, ctx, model, x), parts)
+    assert not torch.allclose(plan.method.predict(ctx, model, x), parts)
 
 
 def test_a_run_gives_each_client_a_gated_model():
@@ -623,37 +620,32 @@ def test_a_run_gives_each_client_a_gated_model():
 
 def test_an_unseen_client_trains_its_gate_only():
     plan = tiny_plan("pfedgate", norm=True, unseen=1)
-    method, index = plan.method, 5
-    ctx = plan.context(index, 0)
-    message = method.welcome(plan.server(0), method.server_init(plan.server(0)), index)
-    view = method.view(ctx, method.client_init(ctx), message)
-    tuned = tuned_view(plan, ctx, view, unseen=True)
+    ctx, model = personal_model(plan, index=5)
+    tuned = adapt_model(plan, ctx, model, unseen=True)
     for slot in ("params", "buffers"):
-        assert all(torch.equal(leaf, view[slot][n]) for n, leaf in tuned[slot].items())
-    assert any(not torch.equal(leaf, view[GATE][n]) for n, leaf in tuned[GATE].items())
-    assert any(not torch.equal(leaf, view[f"{GATE}.buffers"][n]) for n, leaf in tuned[f"{GATE}.buffers"].items())
+        assert all(torch.equal(leaf, model[slot][n]) for n, leaf in tuned[slot].items())
+    for slot in (GATE, f"{GATE}.buffers"):
+        assert any(not torch.equal(leaf, model[slot][n]) for n, leaf in tuned[slot].items())
 
 
 def test_fine_tuning_trains_the_model_under_a_frozen_gate():
     """One step on all 14 samples: the gate is in evaluation mode, as in prediction, and stays as it is."""
     plan = tiny_plan("finetune(pfedgate(s=1))", batch_size=14, lr=0.1)
-    ctx, inner = plan.context(0, 0), plan.method.inner
-    view = plan.method.view(ctx, plan.method.client_init(ctx), sent(plan).of(0))
-    tuned = tuned_view(plan, ctx, view, unseen=False)
+    ctx, model = personal_model(plan)
+    tuned = adapt_model(plan, ctx, model, unseen=False)
     for slot in (GATE, f"{GATE}.buffers"):
-        assert all(torch.equal(leaf, view[slot][n]) for n, leaf in tuned[slot].items())
-    params = {name: leaf.clone().requires_grad_() for name, leaf in view["params"].items()}
-    x, y = plan.split(0, "train")
-    ctx.task.score(inner.predict(ctx, {**view, "params": params}, x), Batch(x, y, torch.ones(14))).backward()
+        assert all(torch.equal(leaf, model[slot][n]) for n, leaf in tuned[slot].items())
+    params = {name: leaf.clone().requires_grad_() for name, leaf in model["params"].items()}
+    batch = take_batch(plan, 14)
+    ctx.task.score(plan.method.predict(ctx, {**model, "params": params}, batch.x), batch).backward()
     for name, leaf in params.items():
         assert torch.allclose(tuned["params"][name], leaf - 0.1 * leaf.grad, atol=1e-6)
 
 
 def test_a_batch_of_one_is_not_trained_on_but_is_predicted():
     plan = tiny_plan("pfedgate")
-    message = sent(plan).of(4)
-    assert train(plan, 4, 0, None, message).upload is None
-    scores = evaluate(plan, 4, 0, None, message, unseen=False)
+    assert train_client(plan, 4).upload is None
+    scores = evaluate(plan, 4, 0, None, download_of(plan, 4), unseen=False)
     assert all(score.value == score.value for score in scores)
 
 
@@ -663,7 +655,7 @@ def test_a_batch_of_one_is_not_trained_on_but_is_predicted():
 @pytest.mark.parametrize("split", ["blocks", "structured"])
 def test_density_and_mean_gates_are_recorded(split):
     plan = tiny_plan(f"pfedgate(split={split})")
-    found = plan.method.records(plan.context(0, 0), train(plan, 0, 0, None, sent(plan).of(0)).state)
+    found = plan.method.client_records(plan.context(0, 0), train_client(plan).state)
     hidden = ["gate 0", "gate 2"]
     assert list(found) == ["density", "sent", *hidden, *(["gate 4"] if split == "blocks" else [])]
     assert 0.2 < float(found["density"]) <= 0.5
@@ -778,15 +770,15 @@ def test_presets():
 
 
 def test_only_the_exact_solver_needs_the_loop():
-    assert methods.build("pfedgate").loop_only == ""
-    assert "outside of torch" in methods.build("pfedgate(solver=exact)").loop_only
+    assert methods.build("pfedgate").refuses.stacking == ""
+    assert "outside of torch" in methods.build("pfedgate(solver=exact)").refuses.stacking
 
 
-def test_phases_train_model_and_gate_together():
+def test_one_phase_trains_model_and_gate_together():
     plan = tiny_plan("pfedgate")
-    assert plan.method.phases(plan.context(0, 0)) == (Phase(slots=("params", GATE)),)
+    assert [phase.slots for phase in plan.method.phases(plan.context(0, 0))] == [("params", GATE)]
 
 
 @pytest.mark.parametrize("method", ["fedlag(pfedgate)", "flayer(pfedgate)", "flayer(pfedgate(split=structured))"])
-def test_wrappers_of_the_federated_model_can_ride_on_it(method):
+def test_wrappers_of_the_federated_model_can_wrap_it(method):
     check_method(method, ["messages", "pure"])

@@ -6,28 +6,26 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Task, run
-from idiolect.contract.method import Upload, methods
+from idiolect import run
+from idiolect.contract import methods
 from idiolect.core import codec, tree
 from idiolect.core.errors import ComposeError, ModelError, OptionError
-from idiolect.engines.client import train, tuned_view
+from idiolect.engines.client_evaluation import adapt_model
+from idiolect.engines.slots import aggregate, first_server
 from idiolect.methods.pfedhn import EMBEDDING, MOMENTUM, NET
 from idiolect.testing import check_method, play, tiny_plan, views
+from idiolect.testing.scalar import download_of, make_upload, personal_model, scalar, scalar_task, train_client
 
 
-def started(plan):
-    ctx = plan.server(0)
-    return ctx, plan.method.server_init(ctx)
-
-
-def upload(params, samples=1.0):
-    return Upload({"params": params, "buffers": {}, "weight": {"samples": torch.tensor(samples)}})
+def start(plan):
+    """The server's context and slots before the first round."""
+    return plan.server(0), first_server(plan.server(0))
 
 
 def trained(plan, server, index, by=0.1):
     """What a client sends that moved all of its model by the same amount."""
-    sent = plan.method.download(plan.server(0), server, (index,)).of(index)["params"]
-    return upload(tree.map(lambda leaf: leaf + by, sent))
+    sent = download_of(plan, index, server=server)["params"]
+    return make_upload({"params": tree.map(lambda leaf: leaf + by, sent)})
 
 
 # -- the hyper-network -----------------------------------------------------------------------------------
@@ -36,18 +34,18 @@ def trained(plan, server, index, by=0.1):
 def test_embeddings_have_1_plus_n_over_4_numbers_and_a_linear_map_generates_each_tensor():
     """Five clients: 1 + 5 // 4 = 2. Four maps of 100 units (the first, and three hidden), then one per tensor."""
     plan = tiny_plan("pfedhn")
-    _, server = started(plan)
+    _, server = start(plan)
     assert server[EMBEDDING]["v"].shape == (5, 2)
     assert server[NET]["mlp0.weight"].shape == (100, 2)
     assert server[NET]["mlp3.weight"].shape == (100, 100)
     assert "mlp4.weight" not in server[NET]
     assert server[NET]["2.weight weight"].shape == (30, 100)
-    assert started(tiny_plan("pfedhn(embedding=7)"))[1][EMBEDDING]["v"].shape == (5, 7)
+    assert start(tiny_plan("pfedhn(embedding=7)"))[1][EMBEDDING]["v"].shape == (5, 7)
 
 
 def test_it_computes_what_the_same_network_of_modules_computes():
     plan = tiny_plan("pfedhn(hidden=8, depth=2)")
-    ctx, server = started(plan)
+    ctx, server = start(plan)
     net = server[NET]
     mlp = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     mlp.load_state_dict({f"{2 * i}.{p}": net[f"mlp{i}.{p}"] for i in range(3) for p in ("weight", "bias")})
@@ -61,7 +59,7 @@ def test_it_computes_what_the_same_network_of_modules_computes():
 
 def test_clients_get_models_of_their_own_and_nothing_of_the_hyper_network():
     plan = tiny_plan("pfedhn")
-    ctx, server = started(plan)
+    ctx, server = start(plan)
     download = plan.method.download(ctx, server, (0, 1))
     assert download.of(0).keys() == {"params", "buffers"}
     assert not torch.equal(download.of(0)["params"]["0.weight"], download.of(1)["params"]["0.weight"])
@@ -74,25 +72,24 @@ def test_clients_get_models_of_their_own_and_nothing_of_the_hyper_network():
 def test_the_hand_worked_example():
     """theta = W v = 2 x 3 = 6, trained to 7: W moves to 2 + 0.1 x 3 = 2.3 and v to 3 + 0.1 x 2 = 3.2, theta to 7.36."""
     plan = tiny_plan("pfedhn(embedding=1, hidden=1, depth=0, lr=0.1, momentum=0, weight_decay=0)")
-    task = Task(nn.Linear(1, 1, bias=False), (torch.ones(2, 1), torch.ones(2, 1)))
-    plan = replace(plan, tasks=(task,))
-    ctx, server = started(plan)
+    plan = replace(plan, tasks=(scalar_task(1.0, torch.ones(2, 1), torch.ones(2, 1)),))
+    ctx, server = start(plan)
     one, zero = torch.ones(1, 1), torch.zeros(1)
     net = {"mlp0.weight": one, "mlp0.bias": zero, "weight weight": 2 * one, "weight bias": zero}
     server = {**server, NET: net, EMBEDDING: {"v": torch.full((5, 1), 3.0)}}
-    assert plan.method.download(ctx, server, (0,)).of(0)["params"]["weight"].item() == 6.0
-    after = plan.method.aggregate(ctx, server, {0: upload({"weight": torch.tensor([[7.0]])})})
-    # The first map is part of the hyper-network too, and moves by W x v = 6 times the rate; here it is held at 1.
+    assert download_of(plan, server=server)["params"]["weight"].item() == 6.0
+    after = aggregate(ctx, server, {0: make_upload({"params": scalar(7.0)})})
+    # The first map is part of the hyper-network, too, and moves by W x v = 6 times the learning rate; here it stays 1.
     after[NET]["mlp0.weight"], after[NET]["mlp0.bias"], after[NET]["weight bias"] = one, zero, zero
     assert after[NET]["weight weight"].item() == pytest.approx(2.3)
     assert after[EMBEDDING]["v"].flatten().tolist() == pytest.approx([3.2, 3, 3, 3, 3])
-    assert plan.method.download(ctx, after, (0,)).of(0)["params"]["weight"].item() == pytest.approx(7.36)
+    assert download_of(plan, server=after)["params"]["weight"].item() == pytest.approx(7.36)
 
 
 def test_the_gradient_of_hyper_network_and_embedding_by_finite_differences():
-    """It is that of 1/2 |h(v_i) - trained|^2, whose slope in the model is minus the client's change."""
+    """It is that of 1/2 |h(v_i) - trained|^2, whose gradient in the model is minus the client's change."""
     plan = tiny_plan("pfedhn(hidden=6, depth=1)")
-    ctx, server = started(plan)
+    ctx, server = start(plan)
     held = {n: leaf.double() for n, leaf in {**server[NET], **server[EMBEDDING]}.items()}
     goal = tree.map(lambda leaf: leaf.double() + 0.3, trained(plan, server, 1).slots["params"])
 
@@ -102,7 +99,7 @@ def test_the_gradient_of_hyper_network_and_embedding_by_finite_differences():
             / 2
         )
 
-    grads = plan.method.pull(ctx, held, 1, goal)
+    grads = plan.method.gradient(ctx, held, 1, goal)
     for name, at in (
         ("v", (1, 0)),
         ("v", (0, 0)),
@@ -121,32 +118,32 @@ def test_the_gradient_of_hyper_network_and_embedding_by_finite_differences():
 def test_a_step_moves_the_generated_model_towards_the_trained_one():
     """The change enters with its sign: the server's gradient is the sent model minus the trained one."""
     plan = tiny_plan("pfedhn(momentum=0, weight_decay=0)")
-    ctx, server = started(plan)
+    ctx, server = start(plan)
     sent = trained(plan, server, 2)
-    after = plan.method.aggregate(ctx, server, {2: sent})
-    before, now = (plan.method.download(ctx, s, (2,)).of(2)["params"] for s in (server, after))
+    after = aggregate(ctx, server, {2: sent})
+    before, now = (download_of(plan, 2, server=s)["params"] for s in (server, after))
     goal = sent.slots["params"]
     assert tree.norm(tree.sub(now, goal)) < tree.norm(tree.sub(before, goal))
 
 
 def test_the_server_has_momentum_weight_decay_and_a_largest_gradient():
     """A second round without any change still moves by what the momentum kept of the first, and by the decay."""
-    _, server = started(tiny_plan("pfedhn"))
+    _, server = start(tiny_plan("pfedhn"))
     moved = {}
     for options in ("", "momentum=0", "weight_decay=0", "clip=0.001"):
         plan = tiny_plan(f"pfedhn({options})")
-        ctx, _ = started(plan)
+        ctx, _ = start(plan)
         first = {s: each for s, each in server.items() if s != MOMENTUM or plan.method.momentum}
-        after = plan.method.aggregate(ctx, first, {0: trained(plan, server, 0)})
+        after = aggregate(ctx, first, {0: trained(plan, server, 0)})
         moved[options] = after[NET]["mlp0.bias"]
         assert (MOMENTUM in after) == (options != "momentum=0")
     assert torch.equal(moved[""], moved["momentum=0"])
     assert not torch.equal(moved[""], moved["weight_decay=0"])
     assert not torch.equal(moved[""], moved["clip=0.001"])
     plan = tiny_plan("pfedhn")
-    ctx, _ = started(plan)
-    once = plan.method.aggregate(ctx, server, {0: trained(plan, server, 0)})
-    again = plan.method.aggregate(ctx, once, {0: trained(plan, once, 0, by=0.0)})
+    ctx, _ = start(plan)
+    once = aggregate(ctx, server, {0: trained(plan, server, 0)})
+    again = aggregate(ctx, once, {0: trained(plan, once, 0, by=0.0)})
     assert torch.allclose(again[MOMENTUM]["v"][0], 0.9 * once[MOMENTUM]["v"][0] + 1e-3 * once[EMBEDDING]["v"][0])
 
 
@@ -154,27 +151,23 @@ def test_several_participants_each_get_a_step_in_turn():
     """A second client that already has what it wants, where the first has moved it, is pulled back: its model is the
     one of now, not the one that it was sent."""
     plan = tiny_plan("pfedhn(momentum=0, weight_decay=0)")
-    _, server = started(plan)
+    _, server = start(plan)
     first = lambda ctx: ctx.rng("pfedhn").permutation(2).tolist()[0]  # noqa: E731
     ctx = next(ctx for ctx in map(plan.server, range(20)) if first(ctx) == 0)
     still = {1: trained(plan, server, 1, by=0.0)}
-    both = plan.method.aggregate(ctx, server, {0: trained(plan, server, 0), **still})
-    alone = plan.method.aggregate(ctx, server, {0: trained(plan, server, 0)})
-    assert torch.equal(plan.method.aggregate(ctx, server, still)[NET]["mlp0.bias"], server[NET]["mlp0.bias"])
+    both = aggregate(ctx, server, {0: trained(plan, server, 0), **still})
+    alone = aggregate(ctx, server, {0: trained(plan, server, 0)})
+    assert torch.equal(aggregate(ctx, server, still)[NET]["mlp0.bias"], server[NET]["mlp0.bias"])
     wanted = still[1].slots["params"]
-    off = [
-        float(tree.norm(tree.sub(plan.method.download(ctx, s, (1,)).of(1)["params"], wanted))) for s in (alone, both)
-    ]
+    off = [float(tree.norm(tree.sub(download_of(plan, 1, server=s)["params"], wanted))) for s in (alone, both)]
     assert off[1] < off[0]
 
 
 def test_clients_that_were_away_change_with_the_hyper_network():
     plan = tiny_plan("pfedhn")
-    ctx, server = started(plan)
-    after = plan.method.aggregate(ctx, server, {0: trained(plan, server, 0)})
-    before, now = (
-        plan.method.view(plan.context(3, 1), {}, plan.method.download(ctx, s, (3,)).of(3)) for s in (server, after)
-    )
+    ctx, server = start(plan)
+    after = aggregate(ctx, server, {0: trained(plan, server, 0)})
+    before, now = (personal_model(plan, s, index=3, round=1)[1] for s in (server, after))
     assert not torch.equal(before["params"]["0.weight"], now["params"]["0.weight"])
 
 
@@ -183,10 +176,10 @@ def test_clients_that_were_away_change_with_the_hyper_network():
 
 def test_private_layers_are_neither_generated_nor_sent():
     plan = tiny_plan("pfedhn(layers=1)")
-    ctx, server = started(plan)
+    _, server = start(plan)
     assert not any(name.startswith("4.") for name in server[NET])
-    download = plan.method.download(ctx, server, (0,)).of(0)
-    outcome = train(plan, 0, 0, None, download)
+    download = download_of(plan, server=server)
+    outcome = train_client(plan)
     assert not {"4.weight", "4.bias"} & (download["params"].keys() | outcome.upload.slots["params"].keys())
     found = views(plan)
     assert not torch.equal(found[0]["4.weight"], found[1]["4.weight"])
@@ -195,18 +188,16 @@ def test_private_layers_are_neither_generated_nor_sent():
 @pytest.mark.parametrize(("layers", "moves"), [(0, set()), (1, {"4.weight", "4.bias"})])
 def test_an_unseen_client_trains_its_embedding_and_its_private_head_only(layers, moves):
     plan = tiny_plan(f"pfedhn(layers={layers})", unseen=1)
-    ctx, server = started(plan)
-    message = plan.method.welcome(ctx, server, 5)
-    assert torch.allclose(message[EMBEDDING]["v"], server[EMBEDDING]["v"].mean(0))
-    client = plan.context(5, 2)
-    view = plan.method.view(client, plan.method.client_init(client), message)
-    tuned = tuned_view(plan, client, view, unseen=True)
-    assert not torch.equal(tuned[EMBEDDING]["v"], view[EMBEDDING]["v"])
+    _, server = start(plan)
+    client, first = personal_model(plan, server, index=5, round=2)
+    assert torch.allclose(first[EMBEDDING]["v"], server[EMBEDDING]["v"].mean(0))
+    tuned = adapt_model(plan, client, first, unseen=True)
+    assert not torch.equal(tuned[EMBEDDING]["v"], first[EMBEDDING]["v"])
     assert all(torch.equal(leaf, server[NET][n]) for n, leaf in tuned[NET].items())
     model = plan.method.generate(client, tuned[NET], tuned[EMBEDDING]["v"])
     assert all(torch.equal(tuned["params"][n], leaf) for n, leaf in model.items())
     assert tuned["params"].keys() - model.keys() == moves
-    assert all(not torch.equal(tuned["params"][n], view["params"][n]) for n in moves)
+    assert all(not torch.equal(tuned["params"][n], first["params"][n]) for n in moves)
 
 
 def test_fine_tuning_trains_the_generated_model():
@@ -222,7 +213,7 @@ def test_models_are_personal_by_default():
     found = views(tiny_plan("pfedhn"))
     assert not torch.allclose(found[0]["0.weight"], found[1]["0.weight"])
     ends = play(tiny_plan("pfedhn")).server[NET]["mlp0.bias"]
-    assert not torch.equal(ends, started(tiny_plan("pfedhn"))[1][NET]["mlp0.bias"])
+    assert not torch.equal(ends, start(tiny_plan("pfedhn"))[1][NET]["mlp0.bias"])
 
 
 @pytest.mark.parametrize("options", ["lr=0", "momentum=1", "hidden=0", "embedding=0", "clip=0", "weight_decay=-1"])

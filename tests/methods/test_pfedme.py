@@ -5,12 +5,23 @@ import torch
 from torch import nn
 
 from idiolect import Batch, Federation, Task, run
-from idiolect.contract.method import Upload, methods
+from idiolect.contract import methods
 from idiolect.core import tree
 from idiolect.core.errors import OptionError
 from idiolect.engines import Plan
-from idiolect.engines.client import train, tuned_view
+from idiolect.engines.client_evaluation import adapt_model
+from idiolect.engines.slots import aggregate, first_client
 from idiolect.testing import close, play, tiny_plan
+from idiolect.testing.scalar import (
+    context_of,
+    make_upload,
+    numeric_gradient,
+    personal_model,
+    scalar_task,
+    start_training,
+    train_client,
+    with_log,
+)
 
 
 def halved(outputs, y):
@@ -27,7 +38,7 @@ def scalar_run(method: str, **changes):
 
 
 def test_the_hand_worked_example():
-    """f = theta^2 / 2, w = 1, lambda = 2, K = 2, inner rate 0.25, eta = 0.1, beta = 0.5.
+    """f = theta^2 / 2, w = 1, lambda = 2, K = 2, inner learning rate 0.25, eta = 0.1, beta = 0.5.
 
     theta: 1 - 0.25 (1 + 2 * 0) = 0.75, then 0.75 - 0.25 (0.75 + 2 (0.75 - 1)) = 0.6875. w_i = 1 - 0.1 * 2 (1 - 0.6875)
     = 0.9375. w = 0.5 * 1 + 0.5 * 0.9375 = 0.96875.
@@ -48,30 +59,24 @@ def test_the_personal_step_follows_the_finite_difference_of_the_inner_problem():
     plan = tiny_plan("pfedme(lam=0.7, inner_steps=1, inner_lr=1)")
     x, y = plan.split(0, "train")
     module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-    task, ctx = Task(module, (x[:2].double(), y[:2]), classes=3), plan.context(0, 0)
-    ctx.task = task
-    batch = Batch(x.double(), y, torch.ones(len(x)).double())
-    w, log = task.net.params, {"loss": torch.zeros(()), "samples": torch.zeros(())}
-    theta = tree.map(lambda leaf: leaf + 0.3, w)
-    work = {"params": w, "buffers": {}, "pfedme.own": theta, "pfedme.own.buffers": {}, "log": log}
-    after = plan.method.step(ctx, work, batch)
+    task = Task(module, (x[:2].double(), y[:2]), classes=3)
+    ctx, batch = context_of(plan, 0, task=task), Batch(x.double(), y, torch.ones(len(x)).double())
+    w, theta = task.net.params, tree.map(lambda leaf: leaf + 0.3, task.net.params)
+    work = with_log({"params": w, "buffers": {}, "pfedme.own": theta, "pfedme.own.buffers": {}})
+    after = ctx.phase.step(ctx, work, batch)
 
     def objective(theta):
         away = tree.sub(theta, w)
         return task.loss(theta, {}, batch).loss + 0.35 * tree.dot(away, away)
 
-    for name, leaf in theta.items():
-        nudge = torch.zeros_like(leaf).reshape(-1)
-        nudge[0] = 1e-6
-        up, down = ({**theta, name: leaf + s * nudge.reshape(leaf.shape)} for s in (1, -1))
-        slope = (objective(up) - objective(down)) / 2e-6
-        assert torch.isclose((leaf - after["pfedme.own"][name]).reshape(-1)[0], slope, rtol=1e-5, atol=1e-8)
-        towards = ctx.rate * 0.7 * (w[name] - after["pfedme.own"][name])
+    for name, wanted in numeric_gradient(objective, theta).items():
+        assert torch.allclose(theta[name] - after["pfedme.own"][name], wanted, rtol=1e-5, atol=1e-8)
+        towards = ctx.lr * 0.7 * (w[name] - after["pfedme.own"][name])
         assert torch.allclose(w[name] - after["params"][name], towards)
 
 
 def test_one_inner_step_taken_over_whole_is_fedavg():
-    """With eta * lambda = 1 the copy becomes theta, so theta's step has no pull: plain SGD of the inner rate."""
+    """With eta * lambda = 1 the copy becomes theta, so theta's step has no pull: plain SGD with `inner_lr`."""
     method = "pfedme(lam=10, inner_steps=1, inner_lr=0.1, uniform=false)"
     proximal, plain = play(tiny_plan(method, lr=0.1)), play(tiny_plan("fedavg", lr=0.1))
     assert all(close(leaf, plain.server["params"][n], 3e-6) for n, leaf in proximal.server["params"].items())
@@ -100,26 +105,23 @@ def test_a_stronger_pull_brings_the_personal_models_nearer():
 def test_beta_is_the_share_of_the_clients_plain_mean(beta, after):
     """Clients of 99 and 1 samples send 2 and 4, the server has 1: mean 3, and 1 + beta (3 - 1)."""
     plan = tiny_plan(f"pfedme(beta={beta})")
-    uploads = {
-        i: Upload({"params": {"w": torch.tensor(v)}, "buffers": {}, "weight": {"samples": torch.tensor(s)}})
-        for i, (v, s) in enumerate([(2.0, 99.0), (4.0, 1.0)])
-    }
+    sent = enumerate([(2.0, 99.0), (4.0, 1.0)])
+    uploads = {i: make_upload({"params": {"w": torch.tensor(value)}}, samples) for i, (value, samples) in sent}
     before = {"params": {"w": torch.tensor(1.0)}, "buffers": {}}
-    assert plan.method.aggregate(plan.server(0), before, uploads)["params"]["w"].item() == after
+    assert aggregate(plan.server(0), before, uploads)["params"]["w"].item() == after
 
 
 def test_the_client_sends_its_copy_of_the_global_model_not_the_personal_one():
-    plan = tiny_plan("pfedme")
-    outcome = train(plan, 0, 0, None, plan.method.download(plan.server(0), plan.tasks[0].initial, (0,)).of(0))
-    assert set(outcome.upload.slots) == {"params", "buffers", "weight"}
+    outcome = train_client(tiny_plan("pfedme"))
+    assert set(outcome.upload.slots) == {"params", "buffers"}
     assert any(not torch.equal(outcome.state["pfedme.own"][n], v) for n, v in outcome.upload.slots["params"].items())
 
 
 def test_both_models_start_each_round_from_the_received_one():
     plan = tiny_plan("pfedme")
     received = tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params)
-    ctx = plan.context(0, 1, newcomer=False)
-    work = plan.method.begin(ctx, plan.method.client_init(ctx), {"params": received, "buffers": {}})
+    state = first_client(plan.context(0, 0))
+    _, work = start_training(plan, {"params": received, "buffers": {}}, state, round=1)
     for slot in ("params", "pfedme.own"):
         assert all(torch.equal(work[slot][n], leaf) for n, leaf in received.items())
 
@@ -127,29 +129,26 @@ def test_both_models_start_each_round_from_the_received_one():
 def test_an_absent_client_keeps_its_last_personal_model_and_a_new_one_has_the_global_model():
     plan = tiny_plan("pfedme")
     received = tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params)
-    state = plan.method.client_init(plan.context(0, 0))
-    for newcomer, expected in ((False, state["pfedme.own"]), (True, received)):
-        view = plan.method.view(plan.context(0, 1, newcomer), state, {"params": received, "buffers": {}})
-        assert all(torch.equal(view["params"][n], leaf) for n, leaf in expected.items())
+    first = first_client(plan.context(0, 0))
+    for state, expected in ((first, first["pfedme.own"]), (None, received)):
+        _, model = personal_model(plan, {"params": received, "buffers": {}}, state, round=1)
+        assert all(torch.equal(model["params"][n], leaf) for n, leaf in expected.items())
 
 
 def test_a_new_client_solves_the_inner_problem_around_the_global_model():
     """One batch, f = theta^2 / 2, w = 1, lambda = 4: after many steps 4 / 5, with w where it was."""
     one = (torch.ones(1, 1), torch.zeros(1, 1))
     data = Federation.from_clients([{"train": one, "val": one, "test": one}] * 2)
-    module = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(module.weight, 1.0)
-    task, method = Task(module, one, loss=halved), methods.build("pfedme(lam=4, inner_steps=60)")
-    plan = Plan(method=method, tasks=(task,), data=data, rounds=1)
-    ctx = plan.context(1, 0)
-    view = method.view(ctx, method.client_init(ctx), task.initial)
-    tuned = tuned_view(plan, ctx, view, unseen=True)
-    assert tuned["params"]["weight"].item() == pytest.approx(0.8, abs=1e-4)
-    assert view["params"]["weight"].item() == 1.0
+    method = methods.build("pfedme(lam=4, inner_steps=60)")
+    plan = Plan(method, (scalar_task(1.0, *one, loss=halved),), data, rounds=1)
+    ctx, model = personal_model(plan, index=1)
+    adapted = adapt_model(plan, ctx, model, unseen=True)
+    assert adapted["params"]["weight"].item() == pytest.approx(0.8, abs=1e-4)
+    assert model["params"]["weight"].item() == 1.0
 
 
 @pytest.mark.parametrize("wrapped", ["fedlag(pfedme, warmup=0)", "flayer(pfedme)", "finetune(pfedme)"])
-def test_wrappers_ride_on_it(wrapped):
+def test_wrappers_wrap_it(wrapped):
     played = play(tiny_plan(wrapped))
     assert all(torch.isfinite(leaf).all() for _, leaf in played.leaves() if leaf.is_floating_point())
 
@@ -163,5 +162,5 @@ def test_bad_options_are_named(bad):
 def test_inner_steps_that_cannot_converge_are_refused_with_the_way_out():
     with pytest.raises(OptionError, match=r"choose inner_lr below 0\.133"):
         methods.build("pfedme(lam=15, inner_lr=0.2)")
-    assert methods.build("pfedme(lam=1000)").inner_rate == 0.0005
-    assert methods.build("pfedme(preset=paper)").inner_rate == 0.09
+    assert methods.build("pfedme(lam=1000)").solver_lr == 0.0005
+    assert methods.build("pfedme(preset=paper)").solver_lr == 0.09

@@ -1,43 +1,46 @@
 """SCAFFOLD: steps corrected by control variates, which are the mean gradients along each client's path."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Federation, Task
-from idiolect.contract.method import methods
+from idiolect import Federation, Task
+from idiolect.contract import Training, methods
 from idiolect.core import tree
 from idiolect.core.errors import OptionError
 from idiolect.engines import Plan
-from idiolect.engines.client import train
+from idiolect.engines.slots import aggregate
 from idiolect.task.optimizers import SGD
 from idiolect.task.schedules import Exponential
 from idiolect.testing import play, require_equal, tiny_plan, views
+from idiolect.testing.scalar import download_of, scalar, start_training, take_batch, train_client
 
 TARGETS, SIZES = (4.0, -2.0, 1.0), (1, 3, 2)
 
 
-def scalar_plan(method: str, **changes) -> Plan:
+def scalar_plan(method: str, rounds=4, participation=1.0, **training) -> Plan:
     """Three clients of 1, 3 and 2 samples, each sample with the loss (w - target)^2 / 2, in batches of one."""
     parts = [(torch.ones(n, 1), torch.full((n, 1), t)) for t, n in zip(TARGETS, SIZES, strict=True)]
     data = Federation.from_clients([{"train": part, "val": part, "test": part} for part in parts])
     module = nn.Linear(1, 1, bias=False)
     nn.init.constant_(module.weight, 1.0)
     task = Task(module, parts[1], loss=lambda outputs, y: (outputs - y).pow(2).sum(1) / 2)
-    defaults = {"rounds": 4, "batch_size": 1, "local_epochs": 2, "lr": 0.1}
-    return Plan(method=methods.build(method), tasks=(task,), data=data, **(defaults | changes))
+    options = Training(**({"batch_size": 1, "epochs": 2, "lr": 0.1} | training))
+    return Plan(methods.build(method), (task,), data, rounds, options, participation)
 
 
 def by_the_formulas(plan: Plan, server_lr: float) -> tuple[float, float, list[float]]:
     """Algorithm 1 with option II as it is printed, on numbers."""
     x, c, own = 1.0, 0.0, [0.0] * 3
     for round in range(plan.rounds):
-        rate, moves, changes = plan.lr * plan.schedule.factor(round, plan.rounds), [], []
-        for i in plan.method.select(plan.server(round)):
-            y, steps = x, SIZES[i] * plan.local_epochs
+        lr, moves, changes = plan.context(0, round).lr, [], []
+        for i in plan.participants(round):
+            y, steps = x, SIZES[i] * plan.training.epochs
             for _ in range(steps):
-                y = y - rate * ((y - TARGETS[i]) - own[i] + c)
-            plus = own[i] - c + (x - y) / (steps * rate)
+                y = y - lr * ((y - TARGETS[i]) - own[i] + c)
+            plus = own[i] - c + (x - y) / (steps * lr)
             moves.append(y - x)
             changes.append(plus - own[i])
             own[i] = plus
@@ -68,18 +71,12 @@ def test_the_hand_worked_example():
     """
     one = (torch.ones(1, 1), torch.full((1, 1), -1.0))
     data = Federation.from_clients([{"train": one, "val": one, "test": one}] * 4)
-    plan = scalar_plan("scaffold", local_epochs=1)
-    plan = Plan(method=plan.method, tasks=plan.tasks, data=data, rounds=1, lr=0.1)
-    server = {
-        "params": {"weight": torch.ones(1, 1)},
-        "buffers": {},
-        "scaffold.control": {"weight": torch.tensor([[0.5]])},
-    }
-    download = plan.method.download(plan.server(0), server, (0,)).of(0)
-    outcome = train(plan, 0, 0, {"scaffold.own": {"weight": torch.tensor([[0.2]])}}, download)
+    plan = replace(scalar_plan("scaffold", rounds=1, epochs=1), data=data)
+    server = {"params": scalar(1.0), "buffers": {}, "scaffold.control": scalar(0.5)}
+    outcome = train_client(plan, server=server, state={"scaffold.own": scalar(0.2)})
     assert outcome.upload.slots["params"]["weight"].item() == pytest.approx(0.77)
     assert outcome.state["scaffold.own"]["weight"].item() == pytest.approx(2.0)
-    after = plan.method.aggregate(plan.server(0), server, {0: outcome.upload})
+    after = aggregate(plan.server(0), server, {0: outcome.upload})
     assert after["scaffold.control"]["weight"].item() == pytest.approx(0.95)
     assert after["params"]["weight"].item() == pytest.approx(0.77)
 
@@ -128,31 +125,27 @@ def test_the_correction_removes_the_drift_that_fedavg_ends_with():
 
 def test_what_is_private_is_neither_corrected_nor_sent():
     plan = tiny_plan("scaffold", norm=True, norm_affine="local")
-    server = plan.method.server_init(plan.server(0))
-    download = plan.method.download(plan.server(0), server, (0,)).of(0)
-    outcome = train(plan, 0, 0, None, download)
+    download, outcome = download_of(plan), train_client(plan)
     private = {"1.weight", "1.bias"}
     for tree_ in (download["scaffold.control"], outcome.upload.slots["scaffold.change"], outcome.state["scaffold.own"]):
         assert not private & set(tree_)
-    work = plan.method.begin(plan.context(0, 0), outcome.state, download)
+    _, work = start_training(plan, state=outcome.state)
     assert all(not work["scaffold.correction"][n].any() for n in private)
 
 
 def test_the_step_uses_the_gradient_minus_own_plus_servers_variate():
     plan = tiny_plan("scaffold", lr=1.0)
-    x, y = plan.split(0, "train")
-    ctx, batch = plan.context(0, 0), Batch(x[:4], y[:4], torch.ones(4))
-    own, control = (tree.map(lambda leaf, s=s: torch.full_like(leaf, s), ctx.initial["params"]) for s in (0.25, 1.0))
-    work = plan.method.begin(ctx, {"scaffold.own": own}, {**ctx.initial, "scaffold.control": control})
-    work["log"] = {"loss": torch.zeros(()), "samples": torch.zeros(())}
+    initial, batch = plan.tasks[0].initial, take_batch(plan)
+    own, control = (tree.map(lambda leaf, s=s: torch.full_like(leaf, s), initial["params"]) for s in (0.25, 1.0))
+    ctx, work = start_training(plan, {**initial, "scaffold.control": control}, {"scaffold.own": own})
     plain = ctx.grad(work, "params", batch).tree
-    moved = plan.method.step(ctx, work, batch)["params"]
+    moved = ctx.phase.step(ctx, work, batch)["params"]
     for name, leaf in moved.items():
         assert torch.allclose(ctx.initial["params"][name] - leaf, plain[name] - 0.25 + 1.0, atol=1e-6)
 
 
 @pytest.mark.parametrize("wrapped", ["fedlag(scaffold, warmup=0)", "flayer(scaffold)", "finetune(scaffold)"])
-def test_wrappers_ride_on_it(wrapped):
+def test_wrappers_wrap_it(wrapped):
     assert all(torch.isfinite(leaf).all() for view in views(tiny_plan(wrapped)).values() for leaf in view.values())
 
 

@@ -16,7 +16,7 @@ SMALL = {"clients": 4, "rounds": 2, "model": "linear", "engine": "loop"}
 def test_the_leaderboard_is_that_of_the_comparison(comparison, study):
     written = json.loads((comparison / "comparison.json").read_text())
     assert study.methods == [each["method"] for each in written["methods"]]
-    for standing, there in zip(study.comparison.standings, written["methods"], strict=True):
+    for standing, there in zip(study.comparison.rows, written["methods"], strict=True):
         here = json.loads(json.dumps(plain(standing)).replace("NaN", "null"))
         assert here == there
     assert json.loads(json.dumps(study.comparison.protocol)) == written["protocol"]
@@ -25,8 +25,8 @@ def test_the_leaderboard_is_that_of_the_comparison(comparison, study):
 def test_single_runs_make_the_same_study_as_their_comparison(folder):
     together = read_study([folder])
     single = read_study(sorted(path.parent for path in folder.rglob("config.yaml")))
-    assert [plain(each)["selected"] for each in single.comparison.standings] == [
-        plain(each)["selected"] for each in together.comparison.standings
+    assert [plain(each)["selected"] for each in single.comparison.rows] == [
+        plain(each)["selected"] for each in together.comparison.rows
     ]
 
 

@@ -143,7 +143,7 @@ def test_a_run_that_fails_is_marked(mlflow):
 
 def test_a_server_that_fails_stops_no_run(mlflow, caplog):
     board = compared("mlflow:broken")
-    assert {each.method for each in board.standings} == {"local", "fedavg"}
+    assert {each.method for each in board.rows} == {"local", "fedavg"}
     assert caplog.text.count("MLflow failed") == 1
 
 

@@ -107,7 +107,7 @@ def test_scores_that_are_better_when_lower(call, tmp_path):
     assert "they were given in Python" in " ".join(out.split())
     text = (tmp_path / "r.html").read_text()
     assert "(lower is better)" in text
-    best = min(each.selected.mean for each in board.standings)
+    best = min(each.selected.mean for each in board.rows)
     assert f'<td class="best" data-value="{best}"' in text
 
 

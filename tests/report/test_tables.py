@@ -45,7 +45,7 @@ def test_the_leaderboard_holds_the_numbers_of_the_comparison(comparison, study):
 
 
 def test_intervals_are_shown_beside_means(study):
-    standing = study.comparison.standings[0]
+    standing = study.comparison.rows[0]
     row = scores_table(study.comparison).rows[0]
     assert row[1].text == f"{100 * standing.selected.mean:.2f} ± {100 * standing.selected.half:.2f}"
 
@@ -83,7 +83,7 @@ def test_clients_won_tied_and_lost_are_all_clients(study):
 
 def test_time_to_target_is_where_the_curve_first_reaches_it(study):
     target = common_target(study, 0.9)
-    assert target == pytest.approx(0.9 * max(each.best.mean for each in study.comparison.standings))
+    assert target == pytest.approx(0.9 * max(each.best.mean for each in study.comparison.rows))
     method = study.methods[0]
     rounds = []
     for run in study.runs[method].values():

@@ -76,7 +76,7 @@ def test_the_cache_changes_nothing_and_is_bounded(tmp_path, cache_mb):
     large = torch.zeros(100_000)
     for round in range(3):
         store.commit(round, {}, {i: {"own": {"w": large + round + i}} for i in range(6)}, [], {"selected": 0})
-        assert store._cache.size == sum(map(len, store._cache.held.values())) <= cache_mb << 20
+        assert store._cache.size == sum(map(len, store._cache.values.values())) <= cache_mb << 20
     held = store.clients([5, 0, 9, 3])
     assert list(held) == [5, 0, 9, 3]
     assert held[9] is None

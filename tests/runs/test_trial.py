@@ -5,8 +5,8 @@ import torch
 
 from idiolect.core.errors import InputError
 from idiolect.data import load
-from idiolect.runs.api import make_plan
 from idiolect.runs.settings import configure
+from idiolect.runs.setup import make_plan
 from idiolect.runs.trial import Trial, without_test
 
 DATA = load([(torch.rand(30, 4, generator=torch.Generator().manual_seed(k)), torch.arange(30) % 3) for k in range(3)])

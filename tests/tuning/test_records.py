@@ -5,15 +5,15 @@ import json
 import pytest
 
 from idiolect.core.errors import RunFolderError
-from idiolect.tuning.records import Attempt, record, recorded
+from idiolect.tuning.records import TrialRecord, read_trials, write_trials
 
-TRIAL = Attempt("fedprox", 0, {"mu": 0.1}, "fedprox(mu=0.1)", 0.05, 0.5, 2, 10, 0.1)
+TRIAL = TrialRecord("fedprox", 0, {"mu": 0.1}, "fedprox(mu=0.1)", 0.05, 0.5, 2, 10, 0.1)
 
 
 def test_trials_come_back(tmp_path):
-    record(tmp_path, [TRIAL])
-    assert recorded(tmp_path / "trials.jsonl") == [TRIAL]
-    assert recorded(tmp_path / "nothing.jsonl") == []
+    write_trials(tmp_path, [TRIAL])
+    assert read_trials(tmp_path / "trials.jsonl") == [TRIAL]
+    assert read_trials(tmp_path / "nothing.jsonl") == []
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ def test_trials_come_back(tmp_path):
 def test_damaged_trials_are_named(tmp_path, text):
     (tmp_path / "trials.jsonl").write_text(text)
     with pytest.raises(RunFolderError, match=r"trials.jsonl is damaged; remove it to start again"):
-        recorded(tmp_path / "trials.jsonl")
+        read_trials(tmp_path / "trials.jsonl")

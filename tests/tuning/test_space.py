@@ -7,7 +7,7 @@ import pytest
 from idiolect.contract.method import methods
 from idiolect.core.errors import InputError, OptionError, UnknownNameError
 from idiolect.core.options import Options, option, options_of
-from idiolect.tuning.space import RATE, Dimension, derived, read, space_of, spaces
+from idiolect.tuning.space import LEARNING_RATE, Dimension, derive, make_spaces, parse_dimension, space_of
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Example(Options):
     ],
 )
 def test_a_range_follows_from_limits_and_default(name, wanted):
-    assert str(derived(options_of(Example)[name])) == wanted
+    assert str(derive(options_of(Example)[name])) == wanted
 
 
 @pytest.mark.parametrize("name", ["rate", "switch", "kind"])
 def test_what_is_no_number_stays_as_it_is(name):
-    assert derived(options_of(Example)[name]) is None
+    assert derive(options_of(Example)[name]) is None
 
 
 @pytest.mark.parametrize("name", list(methods))
@@ -48,53 +48,53 @@ def test_every_methods_range_is_allowed_and_holds_its_default(name):
     method = methods.build(name)
     for path, dimension in space_of(method).items():
         assert dimension.low < dimension.high, path
-        if path != RATE and not path.startswith("inner."):
-            assert dimension.holds(getattr(method, path)), path
-            spaces({name: method}, [f"{path}={dimension}"] if path != "lr" else [], 0.05)
+        if path != LEARNING_RATE and not path.startswith("inner."):
+            assert dimension.contains(getattr(method, path)), path
+            make_spaces({name: method}, [f"{path}={dimension}"] if path != "lr" else [], 0.05)
 
 
 def test_what_the_expression_sets_stays():
-    assert list(space_of(methods.build("ditto(lam=0.5)"))) == [RATE]
-    assert list(space_of(methods.build("finetune(ditto, epochs=3)"))) == ["inner.lam", RATE]
+    assert list(space_of(methods.build("ditto(lam=0.5)"))) == [LEARNING_RATE]
+    assert list(space_of(methods.build("finetune(ditto, epochs=3)"))) == ["inner.lam", LEARNING_RATE]
 
 
 def test_the_rate_is_tried_around_the_runs():
-    assert str(space_of(methods.build("fedavg"), lr=0.2)[RATE]) == "0.02:2:log"
+    assert str(space_of(methods.build("fedavg"), lr=0.2)[LEARNING_RATE]) == "0.02:2:log"
 
 
 def test_spaces_as_they_are_written():
-    assert read("mu=0.001:1:log") == ("mu", Dimension(0.001, 1, log=True))
-    assert read("inner.lam = 0:2") == ("inner.lam", Dimension(0, 2))
-    assert read("kind=paf, pc") == ("kind", Dimension(values=("paf", "pc")))
-    assert read("layers=[1,2],[3]") == ("layers", Dimension(values=([1, 2], [3])))
+    assert parse_dimension("mu=0.001:1:log") == ("mu", Dimension(0.001, 1, log=True))
+    assert parse_dimension("inner.lam = 0:2") == ("inner.lam", Dimension(0, 2))
+    assert parse_dimension("kind=paf, pc") == ("kind", Dimension(values=("paf", "pc")))
+    assert parse_dimension("layers=[1,2],[3]") == ("layers", Dimension(values=([1, 2], [3])))
 
 
 @pytest.mark.parametrize("text", ["mu", "mu=", "=1", "mu=1:2:3", "mu=a:b", "mu=2:1", "mu=0:1:log", "mu=1:2:log:x"])
 def test_spaces_that_cannot_be_read(text):
     with pytest.raises(InputError, match="the space"):
-        read(text)
+        parse_dimension(text)
 
 
 def chosen(*given, methods_="fedprox, ditto, pfedhn"):
     built = {name: methods.build(name) for name in methods_.split(", ")}
-    return {n: {p: str(d) for p, d in each.items()} for n, each in spaces(built, given, 0.05).items()}
+    return {n: {p: str(d) for p, d in each.items()} for n, each in make_spaces(built, given, 0.05).items()}
 
 
 def test_a_name_reaches_all_methods_that_have_it_and_a_method_only_itself():
     assert chosen("mu=0:2")["fedprox"]["mu"] == "0:2"
-    assert {each[RATE] for each in chosen("lr=0.1:1").values()} == {"0.1:1"}
+    assert {each[LEARNING_RATE] for each in chosen("lr=0.1:1").values()} == {"0.1:1"}
     one = chosen("ditto.lr=0.1:1")
-    assert (one["ditto"][RATE], one["fedprox"][RATE]) == ("0.1:1", "0.005:0.5:log")
+    assert (one["ditto"][LEARNING_RATE], one["fedprox"][LEARNING_RATE]) == ("0.1:1", "0.005:0.5:log")
 
 
 def test_a_method_may_have_a_rate_of_its_own():
     found = chosen("pfedhn.lr=0.5:1", "pfedhn.run.lr=2:3")["pfedhn"]
-    assert (found["lr"], found[RATE]) == ("0.5:1", "2:3")
+    assert (found["lr"], found[LEARNING_RATE]) == ("0.5:1", "2:3")
 
 
 def test_whole_numbers_stay_whole():
     built = {"fedper": methods.build("fedper")}
-    assert spaces(built, ["layers=1:3"], 0.05)["fedper"]["layers"].whole
+    assert make_spaces(built, ["layers=1:3"], 0.05)["fedper"]["layers"].whole
 
 
 def test_bad_spaces_get_a_sentence():

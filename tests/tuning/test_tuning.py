@@ -80,7 +80,7 @@ def test_one_rate_for_all_is_a_setting_that_a_comparison_takes(tmp_path):
     held = yaml.safe_load((tmp_path / "t" / "tuned.yaml").read_text())
     assert (held["lr"], "rates" in held) == (0.2, False)
     board = compare(**held, seeds=1)
-    assert {each.method for each in board.standings} == {each.expression for each in tuning.methods}
+    assert {each.method for each in board.rows} == {each.expression for each in tuning.methods}
 
 
 def test_a_comparison_takes_a_rate_for_each_method(tmp_path):

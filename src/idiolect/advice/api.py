@@ -1,4 +1,4 @@
-"""`advise`: measure a federation, recommend methods, and let them race; the pieces are in the modules beside this."""
+"""`advise`: measure a federation, recommend methods, and let them race."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ..comparison.api import check_needs, marked, separate, shared_engine
+from ..comparison.conditions import choose_engine
 from ..contract import Method
 from ..contract import methods as registry
 from ..core.errors import IdiolectError, InputError
@@ -15,18 +15,21 @@ from ..core.registry import describe
 from ..core.tables import formatter
 from ..engines import Plan
 from ..methods.fedavg import FedAvg
-from ..runs.api import make_plan
 from ..runs.progress import Reporter
 from ..runs.settings import Config
+from ..runs.setup import check_needs, make_plan, separate
 from ..runs.trial import without_test
-from .profile import by_part, conflicts, profile
-from .race import BUDGETS, Course, Race, run, set_out
+from .profile import find_conflicts, measure_federation, split_conflicts
+from .race import BUDGETS, Race, RaceSchedule, plan_race, run_race
 from .rules import Finding, Recommendation, findings, recommend
 
 CHOSEN = 3
+"""How many methods are recommended."""
 REFERENCES = ("local", "fedavg", "finetune(fedavg)")
 PROBE = 3
+"""Rounds of FedAvg after which conflicts are measured."""
 LONGEST = 24
+"""Most rounds of a race, unless more are asked for."""
 CLOSE = 0.01
 """Relative differences of scores below this are called close."""
 
@@ -67,7 +70,7 @@ class Advice:
         show = formatter(self.race.metric)
         unit = " %" if self.race.metric == "accuracy" else ""
         text = f"Use {first.method}: it won with a validation {self.race.metric} of {show(first.score)}{unit}"
-        rival = next((each for each in others if each.leg == first.leg), None)
+        rival = next((each for each in others if each.rung == first.rung), None)
         if rival is None:
             return f"{text}."
         gap = f"{show(abs(first.score - rival.score))}{' points' * bool(unit)} ahead of {rival.method}"
@@ -95,63 +98,63 @@ class Advice:
 
 
 class Study:
-    """A federation that is looked at step by step: `advice`, then `course`, then `advise`.
+    """A federation that is looked at step by step: `advice`, then `schedule`, then `run_race`.
 
     Everything that is wrong with what is given is found when it is built.
     """
 
     def __init__(
-        self, config: Config, own: Mapping[str, Any], rounds: int | None = None, budget: str = "steps"
+        self, config: Config, objects: Mapping[str, Any], rounds: int | None = None, budget: str = "steps"
     ) -> None:
         if budget not in BUDGETS:
             raise InputError(f"budget={budget!r} is not allowed; it must be one of {', '.join(BUDGETS)}")
         if rounds is not None and rounds < 1:
             raise InputError(f"a race of {rounds} rounds cannot be run; give at least 1")
-        self.config, self.own = config, own
+        self.config, self.objects = config, objects
         self.rounds, self.budget = rounds or min(LONGEST, config.rounds), budget
-        plan = make_plan(replace(config, method="fedavg"), own, FedAvg())
+        plan = make_plan(replace(config, method="fedavg"), {**objects, "method": FedAvg()})
         self.plan: Plan = replace(plan, data=without_test(plan.data))
 
     @cached_property
     def engine(self) -> str:
         """The engine of all runs, resolved once."""
-        return shared_engine(self.config.engine, replace(self.plan, rounds=self.rounds), 1)
+        return choose_engine(self.config.engine, replace(self.plan, rounds=self.rounds))
 
     @cached_property
     def advice(self) -> Advice:
         """The numbers, and what the rules make of them."""
         task = self.plan.tasks[0]
-        shares = conflicts(self.plan, self.engine, PROBE) if len(self.plan.tasks) == 1 else {}
-        found = findings(profile(self.plan) | by_part(shares, task.head_unit.name))
+        shares = find_conflicts(self.plan, self.engine, PROBE) if len(self.plan.tasks) == 1 else {}
+        found = findings(measure_federation(self.plan) | split_conflicts(shares, task.head_unit.name))
         chosen: list[Recommendation] = []
         skipped: dict[str, str] = {}
         for each in recommend(found):
             if len(chosen) == CHOSEN:
                 break
             try:
-                self.checked(each.method)
+                self.build(each.method)
             except IdiolectError as error:
                 skipped[each.method] = str(error)
             else:
                 chosen.append(each)
         return Advice(found, tuple(chosen), shares, skipped)
 
-    def checked(self, method: str) -> Method:
+    def build(self, method: str) -> Method:
         """A method that can run here, or the error why it cannot."""
         built = registry.build(method)
-        own = {**self.own, "data": self.plan.data}
-        check_needs(built, make_plan(replace(self.config, method=describe(built)), own, built))
+        objects = {**self.objects, "data": self.plan.data, "method": built}
+        check_needs(make_plan(replace(self.config, method=describe(built)), objects))
         return built
 
     @cached_property
-    def course(self) -> Course:
+    def schedule(self) -> RaceSchedule:
         """The race as planned, timed by a few rounds."""
         names = dict.fromkeys([*(each.method for each in self.advice.recommended), *REFERENCES])
-        return set_out([self.checked(name) for name in names], self.plan, self.engine, self.rounds, self.budget)
+        return plan_race([self.build(name) for name in names], self.plan, self.engine, self.rounds, self.budget)
 
-    def raced(self, reporter: Reporter | None = None) -> Advice:
+    def run_race(self, reporter: Reporter | None = None) -> Advice:
         """The advice after the race."""
-        return replace(self.advice, race=run(self.course, reporter))
+        return replace(self.advice, race=run_race(self.schedule, reporter))
 
 
 def advise(
@@ -170,13 +173,13 @@ def advise(
         race: whether the recommended methods, `local`, `fedavg` and `finetune(fedavg)` run against each other.
         rounds: FedAvg's rounds in the race; by default those of a run, at most 24.
         budget: what all methods get alike in the race: local `steps`, or `rounds`.
-        reporter: is told how the race goes on.
+        reporter: receives how the race goes on.
         settings: any other argument of `run`: settings such as partition or lr, or own objects.
 
     >>> advice = advise("digits", partition="pathological:2", clients=5, race=False)
     >>> {each.scale.name: each.level for each in advice.findings}["label skew"]
     'strong'
     """
-    given, own = separate(data, settings)
-    study = Study(marked(given), own, rounds, budget)
-    return study.raced(reporter) if race else study.advice
+    config, objects = separate({"data": data, **settings})
+    study = Study(config, objects, rounds, budget)
+    return study.run_race(reporter) if race else study.advice

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..analysis import conflict_scores, sketch
-from ..comparison.api import budget
-from ..engines import Plan, make_engine
+from ..comparison.conditions import count_fedavg_steps
+from ..engines import Plan, engines
 from ..runs.trial import Trial
 from . import measure
 
@@ -23,16 +23,16 @@ OPPOSED = -0.1
 _FOLDED = 4096
 
 
-def profile(plan: Plan) -> dict[str, float]:
+def measure_federation(plan: Plan) -> dict[str, float]:
     """The numbers about data and settings, by the names of the scales in `rules`."""
     data = plan.data
     seen = [data.clients[index] for index in data.seen]
     sizes = torch.tensor([float(len(client)) for client in seen])
     task = plan.tasks[0]
     hidden = [unit for unit in task.units if unit is not task.head_unit and not unit.is_norm]
-    steps = budget(plan) / len(seen)
+    steps = count_fedavg_steps(plan) / len(seen)
     return {
-        **differences(plan),
+        **measure_differences(plan),
         "quantity skew": measure.gini(sizes.tolist()),
         "few samples": float(sizes.median()),
         "few steps": steps,
@@ -44,16 +44,16 @@ def profile(plan: Plan) -> dict[str, float]:
     }
 
 
-def differences(plan: Plan) -> dict[str, float]:
+def measure_differences(plan: Plan) -> dict[str, float]:
     """How the clients' labels, inputs and concepts differ, by training data alone."""
     data = plan.data
     clients = [data.clients[index] for index in data.seen]
     targets = [client.y[client.train.long()] for client in clients]
     labels = measure.as_classes(targets) if data.classes is None else targets
-    chosen = evenly(range(len(clients)), CLIENTS)
+    chosen = pick_evenly(range(len(clients)), CLIENTS)
     parts = [clients[at].take(clients[at].train.long()[:SAMPLES]) for at in chosen]
     features = measure.random_features([x for x, _ in parts], data.vocabulary if data.tokens else 0, data.seed)
-    kinds = [_one_each(labels[at][:SAMPLES]) for at in chosen]
+    kinds = [_one_per_sample(labels[at][:SAMPLES]) for at in chosen]
     return {
         "label skew": measure.label_skew(labels, data.seed),
         "feature shift": measure.feature_shift(features, kinds),
@@ -61,33 +61,33 @@ def differences(plan: Plan) -> dict[str, float]:
     }
 
 
-def _one_each(labels: Tensor) -> Tensor:
+def _one_per_sample(labels: Tensor) -> Tensor:
     """One label per sample: of a map or a sequence the most frequent."""
     return labels if labels.ndim == 1 else labels.flatten(1).mode(1).values
 
 
-def evenly(items: Sequence[int], most: int) -> list[int]:
+def pick_evenly(items: Sequence[int], most: int) -> list[int]:
     """At most so many of the items, evenly chosen.
 
-    >>> evenly(range(10), 4)
+    >>> pick_evenly(range(10), 4)
     [0, 2, 5, 7]
     """
     return [items[at * len(items) // most] for at in range(most)] if len(items) > most else list(items)
 
 
-def conflicts(plan: Plan, engine: str, rounds: int) -> dict[str, float]:
+def find_conflicts(plan: Plan, engine: str, rounds: int) -> dict[str, float]:
     """For each unit the share of pairs of clients whose updates oppose each other after a few rounds of FedAvg."""
     trial = Trial(plan, engine)
     trial.advance(min(rounds, plan.rounds))
     server, at = trial.store.server(), trial.rounds
-    ids = evenly(plan.data.seen, PAIRED)
-    carrier = make_engine(engine, plan)
+    ids = pick_evenly(plan.data.seen, PAIRED)
+    trainer = engines.build(engine).make(plan)
     try:
         message = plan.method.download(plan.server(at), server, ids)
         with torch.random.fork_rng(devices=[]):
-            outcomes = dict(carrier.train(at, trial.store.clients(ids), message))
+            outcomes = dict(trainer.train(at, trial.store.clients(ids), message))
     finally:
-        carrier.close()
+        trainer.close()
     sent = [each.upload.slots["params"] for _, each in sorted(outcomes.items()) if each.upload is not None]
     usable = [leaves for leaves in sent if all(bool(leaf.isfinite().all()) for leaf in leaves.values())]
     if len(usable) < 2:
@@ -104,7 +104,7 @@ def conflicts(plan: Plan, engine: str, rounds: int) -> dict[str, float]:
     return {unit: count / pairs for unit, count in conflict_scores(updates, OPPOSED).items()}
 
 
-def by_part(shares: dict[str, float], head: str) -> dict[str, float]:
+def split_conflicts(shares: dict[str, float], head: str) -> dict[str, float]:
     """The conflicts in the head, and on average in the layers before it."""
     body = [share for unit, share in shares.items() if unit != head]
     return {

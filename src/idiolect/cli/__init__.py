@@ -1,4 +1,4 @@
-"""The command line: thin commands over `idiolect.run`, `idiolect.data` and the registries."""
+"""The command line: a file for every command, thin over the public functions."""
 
 from .app import main
 

@@ -1,11 +1,13 @@
-"""The application: commands put together, and errors turned into one sentence and an exit code."""
+"""The application: commands put together, and errors turned into one sentence and an exit code.
+
+Commands import what they run when they are called, so that help costs no PyTorch."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import click
@@ -13,8 +15,23 @@ import typer
 from typer.core import TyperArgument, TyperOption
 
 from .. import __version__
+from ..core.allocator import tune_allocator
 from ..core.errors import IdiolectError
-from . import catalogue, deploy, export, guide, report, screen, sources, train
+from . import screen
+from .advise import advise
+from .compare import compare
+from .data import data
+from .demo import demo
+from .deploy import deploy
+from .export import export
+from .figures import figures
+from .methods import methods
+from .partition import partition
+from .report import report
+from .resume import resume
+from .run import run
+from .tune import tune
+from .watch import watch
 
 INPUT_ERROR = 2
 
@@ -27,28 +44,21 @@ app = typer.Typer(
 )
 
 
-def joined(text: str) -> str:
+def unwrap(text: str) -> str:
     """A help text whose paragraphs are wrapped by the terminal; indented lines stay lines."""
     return re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.cleandoc(text))
 
 
-for _command, _panel in (
-    (train.demo, "Start here"),
-    (guide.advise, "Start here"),
-    (train.run, "Train"),
-    (train.compare, "Train"),
-    (train.resume, "Train"),
-    (guide.tune, "Train"),
-    (guide.watch, "Train"),
-    (report.report, "Report"),
-    (report.figures, "Report"),
-    (export.export, "Use"),
-    (deploy.deploy, "Use"),
-    (catalogue.methods, "Look around"),
-    (sources.data, "Look around"),
-    (catalogue.partition, "Look around"),
-):
-    app.command(help=joined(_command.__doc__ or ""), rich_help_panel=_panel)(_command)
+PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Start here": (demo, advise),
+    "Train": (run, compare, resume, tune, watch),
+    "Report": (report, figures),
+    "Use": (export, deploy),
+    "Look around": (methods, data, partition),
+}
+for _panel, _commands in PANELS.items():
+    for _command in _commands:
+        app.command(help=unwrap(_command.__doc__ or ""), rich_help_panel=_panel)(_command)
 
 
 @app.callback(invoke_without_command=True)
@@ -77,15 +87,15 @@ def overview(
 def command() -> click.Command:
     """The application as a Click command, with `--debug` everywhere."""
     built = typer.main.get_command(app)
-    for each in (built, *getattr(built, "commands", {}).values()):
+    for part in (built, *getattr(built, "commands", {}).values()):
         debug = TyperOption(
             param_decls=["--debug"], is_flag=True, expose_value=False, help="Show where an error happened."
         )
-        each.params.append(debug)
-        for argument in each.params:  # newer versions of Click lose what Typer says about arguments
+        part.params.append(debug)
+        for argument in part.params:  # newer versions of Click lose what Typer says about arguments
             if isinstance(argument, TyperArgument) and argument.name:
-                annotation = inspect.signature(each.callback, eval_str=True).parameters[argument.name].annotation
-                argument.help = next(held.help for held in annotation.__metadata__)
+                annotation = inspect.signature(part.callback, eval_str=True).parameters[argument.name].annotation
+                argument.help = next(info.help for info in annotation.__metadata__)
     return built
 
 
@@ -93,10 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 2 something given cannot be used, 130 interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     screen.prepare()
-    sys.exit(carried_out(given, debug="--debug" in given))
+    tune_allocator()
+    sys.exit(run_command(given, debug="--debug" in given))
 
 
-def carried_out(arguments: list[str], debug: bool) -> int:
+def run_command(arguments: list[str], debug: bool) -> int:
     """Run a command and return its exit code."""
     try:
         code: Any = command().main(arguments, prog_name="idiolect", standalone_mode=False)

@@ -1,4 +1,4 @@
-"""The command that starts a deployment: deploy."""
+"""The command `deploy`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from ..core.errors import InputError
-from ..flower.template import write_app
 from . import screen
 
 
@@ -24,6 +23,8 @@ def deploy(
     [bold]Example[/bold]
       idiolect deploy init my-federation
     """
+    from ..flower.template import write_app
+
     if action != "init":
         raise InputError(f"there is no action {action!r}; write: idiolect deploy init {folder}")
     for path in write_app(folder):

@@ -1,19 +1,19 @@
-"""The command that turns a personal model into files: export."""
+"""The command `export`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import idiolect
+
 from ..core.errors import InputError, RunFolderError
-from ..flower.folders import MODEL_FILE
-from ..flower.personal import load_personal_model, load_project
-from ..runs import load
-from ..runs.export import FORMATS, Personal, personal_of
-from ..runs.export import export as write_model
 from . import screen
+
+if TYPE_CHECKING:
+    from ..runs.export import Personal
 
 
 def export(
@@ -25,7 +25,7 @@ def export(
         Path | None, typer.Option(metavar="DIR", help="A new folder for the model[dim]; default model-CLIENT[/dim].")
     ] = None,
     formats: Annotated[
-        str, typer.Option("--format", "-f", metavar="LIST", help=f"Split at commas: {', '.join(FORMATS)}.")
+        str, typer.Option("--format", "-f", metavar="LIST", help="Split at commas: safetensors, torchscript, onnx.")
     ] = "safetensors",
     last: Annotated[bool, typer.Option("--last", help="The last round's model, not the selected one.")] = False,
     app: Annotated[
@@ -42,18 +42,24 @@ def export(
       idiolect export runs/ditto-digits-0 -c 3 --format safetensors,torchscript,onnx --out model
       idiolect export ~/.idiolect/my-federation/client-0 --app my-federation
     """
-    personal = found(folder, client, last, app)
+    from ..runs.export import export as write_model
+
+    personal = find_model(folder, client, last, app)
     target = out or Path(f"model-{personal.plan.data.clients[personal.index].name}")
-    for path in write_model(personal, target, [each.strip() for each in formats.split(",")]):
+    for path in write_model(personal, target, [name.strip() for name in formats.split(",")]):
         screen.say(f"wrote {screen.place(path)}")
 
 
-def found(folder: Path, client: str | None, last: bool, app: Path | None) -> Personal:
+def find_model(folder: Path, client: str | None, last: bool, app: Path | None) -> Personal:
     """The model that is asked for."""
+    from ..flower.folders import MODEL_FILE
+    from ..flower.personal import load_personal_model, load_project
+    from ..runs.export import personal_of
+
     if (folder / MODEL_FILE).is_file():
         return load_personal_model(folder, None if app is None else load_project(app), last)
     if not (folder / "config.yaml").is_file():
         raise RunFolderError(f"{folder} holds neither a run nor a client's model; give the folder of one of them")
     if client is None:
         raise InputError("which client's model? Give its number or name, as in --client 0")
-    return personal_of(load(folder), int(client) if client.isdigit() else client, last)
+    return personal_of(idiolect.load(folder), int(client) if client.isdigit() else client, last)

@@ -1,8 +1,10 @@
-"""What the commands show: consoles, tables, one way to write each kind of thing."""
+"""What the commands write on: consoles, with one way to show lines, paragraphs, tables and JSON."""
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +15,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-
-from ..comparison.leaderboard import Comparison
-from ..comparison.tables import footnotes, leaderboard_tables, protocol_lines
-from ..core.tables import formatter, label
 
 OUT = Console(highlight=False)
 ERR = Console(highlight=False, stderr=True)
@@ -36,7 +34,7 @@ def prepare() -> None:
 
 
 class Warn(logging.Handler):
-    """Writes what the library logs above the progress bars."""
+    """Writes what is logged above the progress bars."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,48 +103,22 @@ def show_table(
     say()
 
 
-def show_comparison(comparison: Comparison) -> None:
-    """The protocol, the leaderboard and what its marks mean."""
-    for line in protocol_lines(comparison):
-        paragraph(line, "dim")
-    say()
-    for table in leaderboard_tables(comparison):
-        short = table.shorten()
-        heads = [column.head for column in short.columns]
-        show_table(heads, [[cell.text for cell in row] for row in short.rows], title=table.title)
-    for line in footnotes(comparison):
-        paragraph(line, "dim")
+def show_json(value: Any) -> None:
+    """Plain values as JSON, on a terminal with colours; numbers that JSON lacks become text."""
+    OUT.print_json(json.dumps(without_infinities(value)))
 
 
-def show_result(summary: Mapping[str, Any]) -> None:
-    """The scores and the cost of one run."""
-    metric, partition = summary["metric"], summary["partition"]
-    show = formatter(metric)
-    paragraph(
-        f"{summary['method']} on {summary['data']}, {partition['clients']} clients, {partition['name']}"
-        f" (partition {partition['hash']}), seed {summary['seed']},"
-        f" {summary['rounds_done']} of {summary['rounds']} rounds"
-    )
-    keys = ("weighted", "mean", "std", "bottom_decile", "worst")
-    how = "no validation data: the last" if summary["selection"] == "last round" else "by validation"
-    names = {"selected": f"selected ({how})", "last": "last", "best": "best (by test, optimistic)"}
-    points = {
-        label(metric): metric,
-        "before adaptation": "before_adaptation",
-        "right after local training": "after_local",
-        "unseen clients": "unseen",
-    }
-    for title, key in points.items():
-        if block := summary.get(key):
-            rows = [(names[n], str(each["round"]), *(show(each[k]) for k in keys)) for n, each in block.items()]
-            heads = ("round of", "round", "weighted", "mean", "std", "bottom decile", "worst")
-            show_table(heads, rows, title=title)
-    paragraph(
-        f"{summary['bytes_up'] / 1e6:,.1f} MB up, {summary['bytes_down'] / 1e6:,.1f} MB down,"
-        f" {summary['steps']:,} local steps, {summary['seconds']:,.1f} s"
-    )
-    if summary["refused"]:
-        paragraph(f"{summary['refused']} uploads were left out because they were not finite.", "yellow")
+def without_infinities(value: Any) -> Any:
+    """Plain values with text in place of numbers that are not finite.
+
+    >>> without_infinities({"range": (0, math.inf)})
+    {'range': [0, 'inf']}
+    """
+    if isinstance(value, Mapping):
+        return {key: without_infinities(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_infinities(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def place(folder: Path) -> str:

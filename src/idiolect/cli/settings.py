@@ -12,16 +12,16 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ..contract import methods
 from ..core.errors import InputError
 from ..core.expressions import value, write
 from ..core.options import OptionInfo, options_of
-from ..runs.api import OWN
-from ..runs.settings import Config, read_config
+from ..runs.settings import OWN, Config, read_config
 
 PANELS = {"method": "Method, data and model", "rounds": "Training", "eval_every": "Evaluation and run"}
 """A panel of the help text begins at this setting."""
 SHORT = {"method": "-m", "data": "-d"}
+LINEUP = ("methods", "seeds", "baseline", "skipped", "rates")
+"""What a comparison's file says beside settings."""
 
 ConfigFile = Annotated[
     Path | None,
@@ -39,6 +39,11 @@ Overrides = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress; warnings and results are still shown.")]
 JsonLines = Annotated[
     bool, typer.Option("--json-lines", help="Write a JSON object per line, for every round and the result; no tables.")
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs at a time, each in its own process.")]
+Logs = Annotated[
+    list[str] | None,
+    typer.Option("--log", metavar="KIND:PLACE", help="Log every round as well: tensorboard:DIR or mlflow:URI."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")]
 
@@ -100,19 +105,24 @@ def _read(name: str, given: Any) -> Any:
     return given
 
 
-def file_settings(path: Path | None) -> dict[str, Any]:
-    """The settings of a configuration file, if one is given."""
-    if path is None:
-        return {}
+def gather_settings(path: Path | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a configuration file, if one is given, and over them those of the command line."""
+    return {**({} if path is None else read_settings(path)), **settings}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of a configuration file."""
+    from ..contract import methods
+
     if not path.exists():
         hint = f"; to choose the method, write: --method {path}" if str(path).partition("(")[0] in methods else ""
         raise InputError(f"there is no configuration file {path}{hint}")
-    held = read_config(path)
-    if own := [name for name, each in held.items() if each == OWN]:
+    given = read_config(path)
+    if own := [name for name, value in given.items() if value == OWN]:
         raise InputError(f"{path} is of a run with own {', '.join(own)} given in Python; it can only be run there")
-    return held
+    return given
 
 
-def gathered(path: Path | None, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a file and, over them, those of the command line."""
-    return {**file_settings(path), **settings}
+def without_method(config: Config) -> dict[str, Any]:
+    """The settings that several methods share."""
+    return {name: value for name, value in config.as_dict().items() if name != "method"}

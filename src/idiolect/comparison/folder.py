@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,18 @@ import yaml
 
 from ..contract import Method
 from ..core.errors import RunFolderError
+from ..core.registry import describe
+from ..runs.folder import CONFIG, ELSEWHERE, SUMMARY, differences, require_free, require_same
 from ..runs.settings import Config, read_config
-from ..runs.store import Store
+from .conditions import Conditions
 
 SPEC = "comparison.yaml"
 LONGEST = 100
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One run of a comparison."""
+class RunSpec:
+    """One run of a comparison: a method, its settings and its folder."""
 
     method: Method
     config: Config
@@ -31,21 +33,23 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """How progress calls it."""
+        """The name of the run in progress reports."""
         return f"{self.config.method} seed {self.config.seed}"
 
 
-@dataclass(frozen=True)
-class Ground:
-    """What all methods share under one seed: the hashes of data and partition, and FedAvg's local steps."""
-
-    data_hash: str
-    partition_hash: str
-    partition: str
-    data: str
-    clients: int
-    model: str
-    budget: int
+def list_runs(
+    methods: Sequence[Method], config: Config, seeds: Sequence[int], rates: Mapping[str, float], folder: Path | None
+) -> list[RunSpec]:
+    """The runs of a comparison, seed by seed; `rates` are learning rates of methods that have their own."""
+    return [
+        RunSpec(
+            method,
+            replace(config, method=name, seed=seed, lr=rates.get(name, config.lr)),
+            folder and folder / slug(name) / f"seed-{seed}",
+        )
+        for seed in seeds
+        for method, name in ((method, describe(method)) for method in methods)
+    ]
 
 
 def slug(expression: str) -> str:
@@ -59,7 +63,7 @@ def slug(expression: str) -> str:
     return name if plain else f"{name}-{hashlib.sha256(expression.encode()).hexdigest()[:6]}"
 
 
-def spec(
+def write_spec(
     config: Config,
     names: Sequence[str],
     seeds: Sequence[int],
@@ -70,20 +74,20 @@ def spec(
     """The comparison as YAML, from which it can be continued or repeated."""
     settings = {k: v for k, v in config.as_dict().items() if k not in ("method", "seed")}
     head = {"methods": list(names), "seeds": list(seeds), "baseline": baseline}
-    extra = {"skipped": dict(skipped), "rates": dict(rates)}
-    return yaml.safe_dump(head | {name: each for name, each in extra.items() if each} | settings, sort_keys=False)
+    optional = {"skipped": dict(skipped), "rates": dict(rates)}
+    return yaml.safe_dump(head | {name: v for name, v in optional.items() if v} | settings, sort_keys=False)
 
 
 def read_spec(path: Path) -> dict[str, Any]:
-    """What `spec` wrote."""
+    """The file of a comparison as plain values."""
     if not path.is_file():
         raise RunFolderError(f"{path.parent} holds no comparison: {SPEC} is missing")
-    held = read_config(path)
-    if absent := [name for name in ("methods", "seeds") if not isinstance(held.get(name), list)]:
+    values = read_config(path)
+    if absent := [name for name in ("methods", "seeds") if not isinstance(values.get(name), list)]:
         raise RunFolderError(f"{path} is damaged: it lists no {' and no '.join(absent)}; use another folder")
-    if wrong := [name for name in ("skipped", "rates") if not isinstance(held.get(name, {}), dict)]:
+    if wrong := [name for name in ("skipped", "rates") if not isinstance(values.get(name, {}), dict)]:
         raise RunFolderError(f"{path} is damaged: {wrong[0]} must be 'name: value' lines; use another folder")
-    return held
+    return values
 
 
 def check_folder(folder: Path, config: Config, names: Sequence[str], seeds: Sequence[int]) -> None:
@@ -91,67 +95,49 @@ def check_folder(folder: Path, config: Config, names: Sequence[str], seeds: Sequ
     and seeds that no longer take part."""
     path = folder / SPEC
     if not path.exists():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RunFolderError(f"{folder} exists and holds no comparison; choose another folder with --out")
+        require_free(folder, "exists and holds no comparison")
         return
-    held = read_spec(path)
-    differ = differences({k: v for k, v in held.items() if k in config.as_dict()}, config, ignore=("method", "seed"))
-    gone = [name for name in held["methods"] if name not in names and any(folder.glob(f"{slug(name)}/*/summary.json"))]
-    gone += [f"seed {s}" for s in held["seeds"] if s not in seeds and any(folder.glob(f"*/seed-{s}/summary.json"))]
+    stored = read_spec(path)
+    known = {name: value for name, value in stored.items() if name in config.as_dict()}
+    differ = differences(known, config, ignore=("method", "seed"))
+    gone = [name for name in stored["methods"] if name not in names and any(folder.glob(f"{slug(name)}/*/{SUMMARY}"))]
+    gone += [f"seed {s}" for s in stored["seeds"] if s not in seeds and any(folder.glob(f"*/seed-{s}/{SUMMARY}"))]
     differ += [f"{', '.join(gone)} took part there, but not now"] if gone else []
-    if differ:
-        raise RunFolderError(
-            f"{folder} holds a comparison under other settings ({'; '.join(differ)});"
-            " choose another folder with --out, or use the same settings"
-        )
+    require_same(folder, "a comparison", differ)
 
 
-def differences(held: Mapping[str, Any], config: Config, ignore: Sequence[str] = ()) -> list[str]:
-    """How stored settings differ from a configuration; a setting that is not stored has its default."""
-    before, now = Config().as_dict() | dict(held), config.as_dict()
-    return [
-        f"{name}: {before.get(name)} there, {now[name]} now"
-        for name in now
-        if name not in ("save_models", "cache_mb", *ignore) and before.get(name) != now[name]
-    ]
-
-
-def finished(entry: Entry, ground: Ground) -> dict[str, Any] | None:
+def read_finished(spec: RunSpec, conditions: Conditions) -> dict[str, Any] | None:
     """The summary of a run that is complete; None if it has to be run or continued; an error if it is another run."""
-    folder = entry.folder
+    folder = spec.folder
     if folder is None or not folder.exists():
         return None
-    if not (folder / "config.yaml").is_file():
-        if not folder.is_dir() or any(folder.iterdir()):
-            raise RunFolderError(f"{folder} exists and holds no run; move it away, or choose another folder with --out")
+    if not (folder / CONFIG).is_file():
+        require_free(folder, "exists and holds no run", f"move it away, or {ELSEWHERE}")
         return None
-    differ = differences(read_config(folder / "config.yaml"), entry.config)
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        if summary["rounds_done"] < entry.config.rounds:
-            summary = None
-    except (OSError, ValueError, KeyError, TypeError):
-        summary = None  # it is written from the store when the run is continued
+    differ = differences(read_config(folder / CONFIG), spec.config)
+    summary = read_summary(folder)
+    if summary is not None and summary["rounds_done"] < spec.config.rounds:
+        summary = None
     if summary is not None:
         for what, before, now in (
-            ("data", summary.get("data_hash"), ground.data_hash),
-            ("partition", summary.get("partition", {}).get("hash"), ground.partition_hash),
+            ("data", summary.get("data_hash"), conditions.data_hash),
+            ("partition", summary.get("partition", {}).get("hash"), conditions.partition_hash),
         ):
             differ += [f"{what}: {before} there, {now} now"] if before != now else []
-    if differ:
-        raise RunFolderError(
-            f"{folder} was run under other settings ({'; '.join(differ)}); choose another folder with --out"
-        )
-    found: dict[str, Any] | None = summary
-    return found
+    require_same(folder, "a run", differ)
+    return summary
 
 
-def next_round(entry: Entry) -> int:
-    """Where a run stands."""
-    path = None if entry.folder is None else entry.folder / "state.sqlite"
-    if path is None or not path.is_file():
-        return -entry.method.needs.setup_rounds
-    store = Store(path, create=False)
-    found = int(store.fact("next_round", -entry.method.needs.setup_rounds))
-    store.close()
-    return found
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """The summary of a run; None if it is missing or damaged: it is written again when the run is continued."""
+    try:
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return summary if isinstance(summary, dict) and isinstance(summary.get("rounds_done"), int) else None
+
+
+def record_run(spec: RunSpec, summary: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """One run for comparison.json: where it is, and its summary."""
+    where = None if folder is None or spec.folder is None else spec.folder.relative_to(folder).as_posix()
+    return {"method": spec.config.method, "seed": spec.config.seed, "folder": where, "summary": dict(summary)}

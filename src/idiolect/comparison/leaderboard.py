@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ MORE_STEPS = 1.005
 
 
 @dataclass(frozen=True)
-class Standing:
+class LeaderboardRow:
     """One method over all seeds. Scores are sample-weighted over clients; `selected` is the headline.
 
     Attributes:
@@ -62,14 +62,14 @@ class Comparison:
     """Methods compared under one protocol, best first."""
 
     protocol: Mapping[str, Any]
-    standings: tuple[Standing, ...]
+    rows: tuple[LeaderboardRow, ...]
     runs: tuple[Mapping[str, Any], ...]
     skipped: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
 
-    def __getitem__(self, method: str) -> Standing:
-        """The standing of a method, by the expression that names it."""
-        return next(each for each in self.standings if each.method == method)
+    def __getitem__(self, method: str) -> LeaderboardRow:
+        """The row of a method, by the expression that names it."""
+        return next(row for row in self.rows if row.method == method)
 
     def __str__(self) -> str:
         from .tables import markdown
@@ -78,55 +78,56 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values, as written to comparison.json; what is not a number is null."""
-        held = {
+        values = {
             "schema": SCHEMA_VERSION,
             "protocol": dict(self.protocol),
-            "methods": [plain(each) for each in self.standings],
+            "methods": [plain(row) for row in self.rows],
             "skipped": dict(self.skipped),
             "runs": list(self.runs),
         }
-        cleaned: dict[str, Any] = _without_nan(held)
+        cleaned: dict[str, Any] = _without_nan(values)
         return cleaned
 
 
 def rank(
-    runs: Mapping[str, Mapping[int, Mapping[str, Any]]], baseline: str, budgets: Mapping[int, int]
-) -> tuple[Standing, ...]:
-    """The standings, best first, from summaries by method and seed; `budgets` are FedAvg's steps by seed."""
+    runs: Mapping[str, Mapping[int, Mapping[str, Any]]], baseline: str, fedavg_steps: Mapping[int, int]
+) -> tuple[LeaderboardRow, ...]:
+    """The rows, best first, from summaries by method and seed; `fedavg_steps` are FedAvg's local steps by seed."""
     seeds = list(runs[baseline])
     summaries = {method: [by_seed[seed] for seed in seeds] for method, by_seed in runs.items()}
-    budget = sum(budgets[seed] for seed in seeds) / len(seeds)
-    standings = {method: _standing(method, held, budget) for method, held in summaries.items()}
-    against = standings[baseline].scores
-    versus = {method: paired(each.scores, against) for method, each in standings.items() if method != baseline}
-    corrected = dict(zip(versus, holm([each.p for each in versus.values()]), strict=True))
+    budget = sum(fedavg_steps[seed] for seed in seeds) / len(seeds)
+    rows = {method: _make_row(method, of_method, budget) for method, of_method in summaries.items()}
+    against = rows[baseline].scores
+    versus = {method: paired(row.scores, against) for method, row in rows.items() if method != baseline}
+    corrected = dict(zip(versus, holm([test.p for test in versus.values()]), strict=True))
     lower = summaries[baseline][0]["direction"] == "lower"
-    placed = [
-        Standing(**{**vars(each), "versus": versus.get(method), "p_holm": corrected.get(method, math.nan)})
-        for method, each in standings.items()
+    tested = [
+        replace(row, versus=versus.get(method), p_holm=corrected.get(method, math.nan)) for method, row in rows.items()
     ]
-    return tuple(sorted(placed, key=lambda each: _place(each.selected.mean, lower)))
+    return tuple(sorted(tested, key=lambda row: _place(row.selected.mean, lower)))
 
 
 def _place(score: float, lower: bool) -> float:
     return math.inf if math.isnan(score) else score if lower else -score
 
 
-def _standing(method: str, held: Sequence[Mapping[str, Any]], budget: float) -> Standing:
-    blocks = [each[each["metric"]] for each in held]
+def _make_row(method: str, summaries: Sequence[Mapping[str, Any]], budget: float) -> LeaderboardRow:
+    """The row of one method from its summaries, one per seed, before the tests against the baseline."""
+    blocks = [summary[summary["metric"]] for summary in summaries]
+    unseen = [summary["unseen"]["selected"]["weighted"] for summary in summaries if "unseen" in summary]
 
     def over_seeds(block: str, name: str) -> list[float]:
-        return [each[block][name] for each in blocks]
+        return [scores[block][name] for scores in blocks]
 
     def average(name: str) -> float:
-        return sum(float(each[name]) for each in held) / len(held)
+        return sum(float(summary[name]) for summary in summaries) / len(summaries)
 
     def over_clients(name: str) -> float:
         return interval(over_seeds("selected", name)).mean
 
-    return Standing(
+    return LeaderboardRow(
         method=method,
-        point=held[0]["point"],
+        point=summaries[0]["point"],
         scores=tuple(over_seeds("selected", "weighted")),
         selected=interval(over_seeds("selected", "weighted")),
         last=interval(over_seeds("last", "weighted")),
@@ -141,21 +142,26 @@ def _standing(method: str, held: Sequence[Mapping[str, Any]], budget: float) -> 
         steps=average("steps"),
         relative_steps=average("steps") / budget if budget else math.nan,
         seconds=average("seconds"),
-        peak_memory_mb=max(float(each["peak_memory_mb"]) for each in held),
-        refused=sum(int(each["refused"]) for each in held),
-        unseen=interval([each["unseen"]["selected"]["weighted"] for each in held]) if "unseen" in held[0] else None,
+        peak_memory_mb=max(float(summary["peak_memory_mb"]) for summary in summaries),
+        refused=sum(int(summary["refused"]) for summary in summaries),
+        unseen=interval(unseen) if unseen else None,
     )
 
 
-def plain(standing: Standing) -> dict[str, Any]:
-    """A standing as nested plain values."""
-    held = dict(vars(standing))
-    nothing = Paired(math.nan, math.nan, math.nan, math.nan)
-    held["versus"] = (standing.versus or nothing)._asdict()
-    for name in ("selected", "last", "best"):
-        held[name] = getattr(standing, name)._asdict()
-    held["unseen"] = (standing.unseen or Interval(math.nan, math.nan))._asdict()
-    return held | {"scores": list(standing.scores), "needs_more_steps": standing.needs_more_steps}
+def plain(row: LeaderboardRow) -> dict[str, Any]:
+    """A row as nested plain values."""
+    untested, unscored = Paired(math.nan, math.nan, math.nan, math.nan), Interval(math.nan, math.nan)
+    intervals = {name: getattr(row, name)._asdict() for name in ("selected", "last", "best")}
+    return (
+        vars(row)
+        | intervals
+        | {
+            "versus": (row.versus or untested)._asdict(),
+            "unseen": (row.unseen or unscored)._asdict(),
+            "scores": list(row.scores),
+            "needs_more_steps": row.needs_more_steps,
+        }
+    )
 
 
 def _without_nan(value: Any) -> Any:

@@ -16,11 +16,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from ..core.allocator import tune_allocator
 from ..core.errors import IdiolectError
-from ..runs.api import carry_out, make_plan, stopping
+from ..runs.api import carry_out
+from ..runs.interrupt import catch_interrupt
 from ..runs.progress import Reporter
 from ..runs.round_loop import Progress
 from ..runs.settings import Config
+from ..runs.setup import make_plan
 
 log = logging.getLogger("idiolect")
 
@@ -42,30 +45,30 @@ class Done:
     summary: dict[str, Any] | None
 
 
-class Workshop:
-    """Carries out jobs, so many at a time."""
+class ProcessRunner:
+    """Carries out jobs, each in a process of its own, at most `limit` at a time."""
 
-    def __init__(self, jobs: Sequence[Job], at_once: int, reporter: Reporter) -> None:
-        self.waiting, self.at_once, self.reporter = list(jobs), at_once, reporter
+    def __init__(self, jobs: Sequence[Job], limit: int, reporter: Reporter) -> None:
+        self.waiting, self.limit, self.reporter = list(jobs), limit, reporter
         self.running: dict[Connection, tuple[Job, BaseProcess]] = {}
         self.summaries: dict[str, dict[str, Any]] = {}
-        self.said: set[str] = set()
-        self.asked: Callable[[], bool] = lambda: False
+        self.warnings: set[str] = set()
+        self.is_stopping: Callable[[], bool] = lambda: False
         # A fork server imports everything once; its children start at once and inherit no threads.
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([__name__])
 
     def run(self) -> dict[str, dict[str, Any]]:
         """The summaries by label. The first Ctrl-C lets every run finish its round and then raises."""
-        wanted, told = len(self.waiting), False
+        wanted, passed_on = len(self.waiting), False
         try:
-            with stopping() as self.asked:
+            with catch_interrupt() as self.is_stopping:
                 while self.waiting or self.running:
-                    if self.asked() and not told:
-                        told = True
+                    if self.is_stopping() and not passed_on:
+                        passed_on = True
                         self.waiting.clear()
                         self.interrupt()
-                    while self.waiting and len(self.running) < self.at_once:
+                    while self.waiting and len(self.running) < self.limit:
                         self.start(self.waiting.pop(0))
                     for pipe in wait(list(self.running), timeout=0.2):
                         assert isinstance(pipe, Connection)
@@ -92,7 +95,7 @@ class Workshop:
             message = pipe.recv()
         except EOFError:
             process.join()
-            if not self.asked():
+            if not self.is_stopping():
                 raise IdiolectError(
                     f"the process of {job.label} ended with exit code {process.exitcode}; was there enough memory?"
                     " What it had committed is safe and can be continued"
@@ -109,8 +112,8 @@ class Workshop:
                 self.reporter.end(job.label, message.summary)
         elif isinstance(message, Exception):
             raise message
-        elif message not in self.said:
-            self.said.add(message)
+        elif message not in self.warnings:
+            self.warnings.add(message)
             log.warning("%s", message)
 
     def interrupt(self) -> None:
@@ -142,10 +145,11 @@ class _Forward(logging.Handler):
 
 
 def work(job: Job, pipe: Connection) -> None:
-    """One job, in its own process: progress, warnings and the end go through the pipe."""
+    """Carry out one job in its own process; progress, warnings and the end go through the pipe."""
     os.setpgrp()  # Ctrl-C in the terminal reaches the parent alone, which passes it on
     log.addHandler(_Forward(pipe))
     log.propagate = False
+    tune_allocator()
     warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
     try:
         result = carry_out(make_plan(job.config, {}), job.config, job.folder, pipe.send)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
 CONFIDENCE = 0.95
 
@@ -45,7 +44,14 @@ def interval(values: Sequence[float]) -> Interval:
     if len(numbers) == 1:
         return Interval(mean, math.nan)
     error = float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
-    return Interval(mean, float(stdtrit(len(numbers) - 1, (1 + CONFIDENCE) / 2)) * error)
+    return Interval(mean, _quantile(len(numbers) - 1) * error)
+
+
+def _quantile(degrees: int) -> float:
+    """The quantile of Student's distribution that bounds a confidence interval."""
+    from scipy.special import stdtrit  # SciPy is loaded when statistics are asked for
+
+    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
 
 
 def paired(a: Sequence[float], b: Sequence[float]) -> Paired:
@@ -63,8 +69,10 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Paired:
         return Paired(mean, math.nan, math.nan, math.nan)
     if half == 0:
         return Paired(mean, mean, mean, 1.0 if mean == 0 else 0.0)
+    from scipy.special import stdtr
+
     degrees = len(differences) - 1
-    t = mean * float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) / half
+    t = mean * _quantile(degrees) / half
     return Paired(mean, mean - half, mean + half, float(2 * stdtr(degrees, -abs(t))))
 
 

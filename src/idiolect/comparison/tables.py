@@ -13,17 +13,17 @@ from typing import Any, Literal
 
 from ..core.files import write_text
 from ..core.tables import Cell, Column, Formatter, Table, formatter, label, number, probability
-from .leaderboard import Comparison, Standing, plain
+from .leaderboard import Comparison, LeaderboardRow, plain
 from .statistics import Interval
 
-Columns = dict[Column, Callable[[Standing], Cell]]
+Columns = dict[Column, Callable[[LeaderboardRow], Cell]]
 """The columns of a table, and what each shows of a method."""
 
 
 def leaderboard_tables(comparison: Comparison) -> tuple[Table, ...]:
     """The leaderboard: scores, then differences to the baseline and costs, then clients that never trained."""
     tables = (scores_table(comparison), costs_table(comparison))
-    unseen = any(each.unseen is not None for each in comparison.standings)
+    unseen = any(each.unseen is not None for each in comparison.rows)
     return (*tables, unseen_table(comparison)) if unseen else tables
 
 
@@ -43,7 +43,7 @@ def scores_table(comparison: Comparison) -> Table:
     }
     means = "Means over seeds, ± half of the 95 % interval. " if len(comparison.protocol["seeds"]) > 1 else ""
     title = label(comparison.protocol["metric"]) + lower
-    return _table("leaderboard", title, f"{means}The best by test is optimistic.", columns, comparison.standings)
+    return _table("leaderboard", title, f"{means}The best by test is optimistic.", columns, comparison.rows)
 
 
 def costs_table(comparison: Comparison) -> Table:
@@ -66,14 +66,14 @@ def costs_table(comparison: Comparison) -> Table:
         Column("memory (MB)", short=""): lambda s: number(s.peak_memory_mb, 0),
     }
     name: Columns = {Column("method"): lambda s: Cell(s.method + _marks(s), s.method, s.method)}
-    if len(comparison.standings) == 1:
-        return _table("costs", "cost per run", "", name | costs, comparison.standings)
+    if len(comparison.rows) == 1:
+        return _table("costs", "cost per run", "", name | costs, comparison.rows)
     tests = ", paired by seed, with its 95 % Student interval; p of the paired t-test, and corrected by Holm's rule."
     if len(comparison.protocol["seeds"]) == 1:
         tests = "; one seed gives neither intervals nor tests."
     note = f"The difference is the selected score minus that of {baseline}{tests}"
     title = f"difference to {baseline}, and cost per run"
-    return _table("costs", title, note, name | differences | costs, comparison.standings)
+    return _table("costs", title, note, name | differences | costs, comparison.rows)
 
 
 def unseen_table(comparison: Comparison) -> Table:
@@ -84,14 +84,14 @@ def unseen_table(comparison: Comparison) -> Table:
         Column("method"): lambda s: Cell(s.method, s.method),
         Column("selected", good): lambda s: _interval(s.unseen, show),
     }
-    rows = [each for each in comparison.standings if each.unseen is not None]
+    rows = [each for each in comparison.rows if each.unseen is not None]
     return _table("unseen", f"clients that never trained: {label(metric)}", "", columns, rows)
 
 
 # -- cells ------------------------------------------------------------------------------------------------
 
 
-def _table(name: str, title: str, note: str, columns: Columns, rows: Sequence[Standing]) -> Table:
+def _table(name: str, title: str, note: str, columns: Columns, rows: Sequence[LeaderboardRow]) -> Table:
     """A table with one row per method, from its columns and what each shows of a method."""
     cells = tuple(tuple(cell(row) for cell in columns.values()) for row in rows)
     return Table(name, title, note, tuple(columns), cells)
@@ -102,11 +102,11 @@ def _direction(comparison: Comparison) -> tuple[Literal["high", "low"], str]:
     return ("low", " (lower is better)") if comparison.protocol["direction"] == "lower" else ("high", "")
 
 
-def _adapted(row: Standing) -> str:
+def _adapted(row: LeaderboardRow) -> str:
     return "†" if row.point == "adapted" else ""
 
 
-def _marks(row: Standing) -> str:
+def _marks(row: LeaderboardRow) -> str:
     return _adapted(row) + "*" * row.needs_more_steps
 
 
@@ -117,7 +117,7 @@ def _interval(interval: Interval | None, show: Formatter, short: bool = False) -
     return Cell(text, mean, show(mean) if short else text)
 
 
-def _difference(row: Standing, show: Formatter) -> Cell:
+def _difference(row: LeaderboardRow, show: Formatter) -> Cell:
     """The difference to the baseline; its short text has the interval beside it."""
     if row.versus is None:
         return Cell("baseline", math.nan)
@@ -130,18 +130,18 @@ def _bound(value: float | None, show: Formatter) -> Cell:
     return Cell("", math.nan) if value is None else Cell(show(value, sign=True), value)
 
 
-def _probability(row: Standing, p: float | None) -> Cell:
+def _probability(row: LeaderboardRow, p: float | None) -> Cell:
     """A p-value; nothing for the baseline and, in the short text, nothing where one seed gives none."""
     if row.versus is None or p is None:
         return Cell("", math.nan)
     return Cell(probability(p), p, "" if math.isnan(row.versus.low) else probability(p))
 
 
-def _traffic(row: Standing) -> str:
+def _traffic(row: LeaderboardRow) -> str:
     return "/".join(f"{mb:,.1f}" if mb < 100 else f"{mb:,.0f}" for mb in (row.mb_up, row.mb_down))
 
 
-def _steps(row: Standing) -> Cell:
+def _steps(row: LeaderboardRow) -> Cell:
     steps = row.relative_steps
     text = "–" if math.isnan(steps) else f"{steps:.2f}×"
     return Cell(text, steps, text.removesuffix("×") + "*" * row.needs_more_steps)
@@ -178,7 +178,7 @@ def protocol_lines(comparison: Comparison) -> list[str]:
     ]
     if rates := protocol.get("rates"):
         lines.append("Own learning rates: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items()) + ".")
-    if len(seeds) > 1 and len(comparison.standings) > 1:
+    if len(seeds) > 1 and len(comparison.rows) > 1:
         lines.append(
             f"Differences to {protocol['baseline']} are paired by seed: 95 % Student interval, p of the paired t-test,"
             " and p corrected by Holm's rule for the number of methods."
@@ -194,11 +194,11 @@ def _selection(rule: str) -> str:
 def footnotes(comparison: Comparison) -> list[str]:
     """What the marks in the tables mean, and what was left out."""
     lines = [f"steps: local training steps per run, as a multiple of FedAvg's {comparison.protocol['fedavg_steps']:,}."]
-    if any(each.needs_more_steps for each in comparison.standings):
+    if any(each.needs_more_steps for each in comparison.rows):
         lines.append("* needs more local steps than FedAvg, so its budget is larger.")
-    if any(each.point == "adapted" for each in comparison.standings):
+    if any(each.point == "adapted" for each in comparison.rows):
         lines.append("† scored after each client tuned a copy of its model on its training data; steps leave this out.")
-    for each in comparison.standings:
+    for each in comparison.rows:
         if each.refused:
             lines.append(f"{each.method}: {each.refused} uploads were left out because they were not finite.")
     lines += [f"skipped {name}: {reason}" for name, reason in comparison.skipped.items()]
@@ -227,7 +227,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
 
 def table_csv(comparison: Comparison) -> str:
     """One line per method with all numbers, unrounded."""
-    lines = [_flat(plain(each)) for each in comparison.standings]
+    lines = [_flat(plain(each)) for each in comparison.rows]
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(lines[0]), lineterminator="\n")
     writer.writeheader()

@@ -64,6 +64,21 @@ class Needs:
     eval_batch: int | None = None
     norm_stats: str = "average"
 
+    def describe(self) -> tuple[str, ...]:
+        """What is out of the ordinary, in words.
+
+        >>> Needs(public=True, holdout=0.2).describe()
+        ('public', 'data set aside')
+        """
+        words = {
+            "public": self.public,
+            "models": self.networks,
+            "server models": self.server_models,
+            "server training": self.server_training,
+            "data set aside": self.holdout > 0,
+        }
+        return tuple(word for word, needed in words.items() if needed)
+
 
 @dataclass(frozen=True)
 class Refuses:

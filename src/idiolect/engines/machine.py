@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 from collections.abc import Iterator
@@ -30,17 +29,6 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def tune_allocator() -> None:
-    """Let glibc keep large blocks of this process instead of returning them to the system after every step, which would
-    have to clear every page of them again: half of the time where a model has millions of parameters."""
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-        for parameter in (-1, -2, -3):  # M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD
-            libc.mallopt(parameter, 1 << 28)
-    except (OSError, AttributeError):
-        return
 
 
 def peak_memory_mb() -> float:

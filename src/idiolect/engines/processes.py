@@ -15,16 +15,16 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..contract import Download, Slots, Upload
 from ..core import tree
+from ..core.allocator import tune_allocator
 from ..core.errors import IdiolectError
-from ..kernels.convolutions import speed_up
+from ..kernels import channels_last, speed_up
 from .client_evaluation import Score, evaluate_group
 from .client_round import Outcome, train
 from .loop import States
-from .machine import cores, tune_allocator
+from .machine import cores
 from .plan import Plan
 from .shared_memory import Arena, Layout
 from .stacking import train_stack
@@ -77,7 +77,6 @@ class Workers:
             )
             for number, box in enumerate(self._outboxes)
         ]
-        gc.freeze()  # what exists by now stays, here and in workers: no collection need look at it until the end
         for process in self._processes:
             process.start()
         self._started = True
@@ -170,7 +169,6 @@ class Workers:
         for process in self._processes:
             process.join(timeout=2)
             process.kill()
-        gc.unfreeze()
         self._started = False
 
 
@@ -197,6 +195,7 @@ def serve(
 ) -> None:
     """A worker's life: take a job, do it, report where the results lie; until there are none."""
     torch.set_num_threads(1)
+    gc.freeze()  # what exists by now stays: no collection need look at it, nor copy the pages it shares
     tune_allocator()
     follow_parent()
     if not chunk and plan.device == "cpu":  # traced tensors cannot be rearranged
@@ -254,11 +253,7 @@ def do_evaluate(plan: Plan, job: Job, slab: Arena, shared: Slots) -> list[Any]:
 
 def arranged(slots: Slots, device: str) -> Slots:
     """Slots on a device, on the CPU in place; convolution kernels in the memory format that is fastest."""
-    return {slot: tree.map(_arranged, leaves) for slot, leaves in tree.to_device(slots, device).items()}
-
-
-def _arranged(leaf: Tensor) -> Tensor:
-    return leaf.contiguous(memory_format=torch.channels_last) if leaf.ndim == 4 else leaf
+    return {slot: tree.map(channels_last, leaves) for slot, leaves in tree.to_device(slots, device).items()}
 
 
 def follow_parent() -> None:

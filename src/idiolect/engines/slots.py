@@ -3,7 +3,7 @@ sends, and what the server adds up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -80,7 +80,7 @@ class UploadSums(Mapping[str, Sums]):
             self._known[key] = Sums.of(sent, slot.missing)
         return self._known[key]
 
-    def _weights(self, slot: Slot, uploads: Mapping[int, Upload]) -> list[float] | list[Tensor]:
+    def _weights(self, slot: Slot, uploads: Mapping[int, Upload]) -> Sequence[float | Tensor]:
         if slot.weigh == "run":
             return self._ctx.weights(uploads)
         if slot.weigh == "uniform":
@@ -153,7 +153,9 @@ def _without(private: frozenset[str], slot: Slot, leaves: Tree) -> Tree:
     return leaves if slot.holds == "other" else tree.drop(leaves, private)
 
 
-def sent_names(method: Method) -> frozenset[str]:
+def sent_names(method: Method) -> tuple[str, ...]:
     """The slots that may leave a client; nothing else does."""
-    names = [part for name, slot in method.slots.items() if slot.up for part in parts_of(name, slot)]
-    return frozenset((*names, "weight"))
+    slots = {name: slot for name, slot in method.slots.items() if slot.up}
+    names = [part for name, slot in slots.items() for part in parts_of(name, slot)]
+    weighed = any(slot.weigh == "run" for slot in slots.values())
+    return (*names, *(("weight",) if weighed else ()))

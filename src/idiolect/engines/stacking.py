@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..contract import Method
 from ..contract.context import ClientContext
 from ..contract.gradients import Autograd, Grad, LossFn
 from ..contract.messages import Download, Upload
-from ..contract.method import Method
 from ..contract.phase import Phase
 from ..core import tree
 from ..core.randomness import generator

@@ -22,7 +22,7 @@ from ..engines import Plan
 from ..engines.client_evaluation import evaluate
 from ..engines.client_round import train
 from ..engines.slots import first_client, gather
-from ..runs.api import weights_hash
+from ..runs.setup import weights_hash
 from ..runs.store import Row, Store
 from .folders import BEFORE_ALL_ROUNDS, MODEL_FILE, STATE_FILE, write_facts
 from .messages import Message, Value, write_scores

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.tree import Slots
 from ..engines import Plan
-from ..runs.api import weights_hash
+from ..runs.setup import weights_hash
 from ..runs.store import Store
 from .client import ClientService, report_problems
 from .engine import FlowerEngine

@@ -18,8 +18,8 @@ from ..data import Client, Federation
 from ..data import load as load_source
 from ..data.splits import SHARES, hold_out
 from ..engines import Plan
-from ..runs.api import make_plan
 from ..runs.settings import Config
+from ..runs.setup import make_plan
 from .settings import Deployment
 
 PLACEHOLDER_SAMPLES = 8

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from ..core.errors import RunFolderError
 from ..engines import Plan
-from ..runs.api import OWN, weights_hash
 from ..runs.result import Result
-from ..runs.round_loop import Experiment, Progress
-from ..runs.settings import Config, write_config
+from ..runs.round_loop import Progress, RoundLoop
+from ..runs.settings import OWN, Config, write_config
+from ..runs.setup import weights_hash
 from ..runs.store import Store
 from .engine import FlowerEngine
 from .folders import STATE_FILE, write_facts
@@ -50,7 +50,7 @@ def serve(transport: Transport, project: Project, config: Config, deployment: De
     membership.require_weights(weights_hash(plan))
     check_identity(store, plan, config, folder)
     engine = FlowerEngine(plan, membership, store, deployment)
-    experiment = Experiment(plan, engine, store, config.eval_every)
+    experiment = RoundLoop(plan, engine, store, config.eval_every)
     if (first := experiment.first_round) > 0:
         log.info("continuing after round %d", first)
     experiment.run(log_round)

@@ -122,7 +122,7 @@ class UploadValidator:
 
     def check(self, index: int, slots: Slots) -> None:
         """Raise `InputError` unless slots look like an upload of this client."""
-        if extra := slots.keys() - sent_names(self.plan.method):
+        if extra := slots.keys() - set(sent_names(self.plan.method)):
             raise InputError(f"it uploads {', '.join(sorted(extra))}, which the method does not declare")
         actual, expected = signature(slots), self._expected(index)
         if actual not in expected:

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..contract import About, Batch, ClientContext, Method, Phase, Slots, Tree, Upload, option, register, tree
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Method,
+    Phase,
+    Slot,
+    Slots,
+    Tree,
+    buffers_of,
+    model_in,
+    option,
+    private,
+    register,
+    tree,
+)
 
-OWN = ("apfl.own", "apfl.own.buffers")
+OWN, SHARE = "apfl.own", "apfl.share"
 
 
 @register("apfl")
@@ -27,10 +43,11 @@ class APFL(Method):
         \alpha \leftarrow \alpha - \eta \langle v - w_i, \nabla f_i(\bar v) \rangle,
 
     with alpha cut to [0, 1]. Both gradients of the mixture follow from the chain rule; v is never trained on its own
-    loss. The clients send w_i and predict with the mixture of v and the newest w.
+    loss. The clients send w_i and predict with the mixture of v and the newest w. Run it:
+    ``idiolect run apfl``.
 
-    Hand-worked: f(x) = x^2 / 2 at w = 2, v = 4, alpha = 0.5 and rate 0.1. The mixture is 3, its gradient 3. So w
-    becomes 2 - 0.2 = 1.8, v becomes 4 - 0.1 * 0.5 * 3 = 3.85 and alpha 0.5 - 0.1 (4 - 2) 3 = -0.1, which is cut to 0.
+    Hand-worked: f(x) = x^2 / 2 at w = 2, v = 4, alpha = 0.5 and learning rate 0.1. The mixture is 3, its gradient 3. So
+    w becomes 2 - 0.2 = 1.8, v becomes 4 - 0.1 * 0.5 * 3 = 3.85 and alpha 0.5 - 0.1 (4 - 2) 3 = -0.1, cut to 0.
     """
 
     about = About(
@@ -46,61 +63,55 @@ class APFL(Method):
 
     alpha: float = option(0.5, min=0.0, max=1.0, help="share of the personal model, at first or for good")
     adaptive: bool = option(True, help="learn alpha")
-    alpha_lr: float | None = option(None, above=0.0, help="rate of alpha; none is the run's")
+    alpha_lr: float | None = option(None, above=0.0, help="learning rate of alpha; none is the run's")
 
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """A place for the personal model, and alpha."""
-        own = {OWN[0]: ctx.initial["params"], OWN[1]: ctx.initial["buffers"]}
-        return {**super().client_init(ctx), **own, "apfl.share": {"alpha": torch.full_like(ctx.samples, self.alpha)}}
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The shared model; v and alpha stay."""
+        return {**super().slots, OWN: private(holds="model"), SHARE: private(self.first_share)}
 
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
+    def first_share(self, ctx: ClientContext) -> Tree:
+        """alpha as it is given."""
+        return {"alpha": torch.full_like(ctx.samples, self.alpha)}
+
+    # -- client ----------------------------------------------------------------------------------
+
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The personal model of a client that trains for the first time starts from the received one."""
-        work = super().begin(ctx, client, download)
-        own = (
-            {OWN[0]: work["params"], OWN[1]: work["buffers"]} if ctx.newcomer else {slot: client[slot] for slot in OWN}
-        )
-        return {**work, **own, "apfl.share": client["apfl.share"]}
+        return {**work, OWN: work["params"], buffers_of(OWN): work["buffers"]} if ctx.newcomer else work
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """One phase that trains both models."""
-        return (Phase(slots=("params", OWN[0])),)
+        return (Phase(self.step_both, slots=("params", OWN)),)
 
-    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+    def step_both(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """One step of w, v and alpha on one batch."""
-        w, v, alpha = work["params"], work[OWN[0]], work["apfl.share"]["alpha"]
-        slope = ctx.grad(work, OWN[0], batch, at=tree.mix(v, w, alpha))  # at the mixture
-        work = ctx.descend(work, "params", ctx.grad(work, "params", batch), batch)
-        work = ctx.descend(work, OWN[0], replace(slope, slots={OWN[0]: tree.scale(slope.tree, alpha)}), batch)
+        w, v, alpha = work["params"], work[OWN], work[SHARE]["alpha"]
+        grad = ctx.grad(work, OWN, batch, at=tree.mix(v, w, alpha))  # at the mixture
+        work = ctx.optimize(work, "params", ctx.grad(work, "params", batch), batch)
+        work = ctx.optimize(work, OWN, replace(grad, slots={OWN: tree.scale(grad.tree, alpha)}), batch)
         if not self.adaptive:
             return work
-        rate = ctx.rate if self.alpha_lr is None else self.alpha_lr
-        moved = alpha - rate * tree.dot(tree.sub(v, w), slope.tree)
-        return {**work, "apfl.share": {"alpha": moved.clamp(0.0, 1.0)}}
+        lr = ctx.lr if self.alpha_lr is None else self.alpha_lr
+        alpha = alpha - lr * tree.dot(tree.sub(v, w), grad.tree)
+        return {**work, SHARE: {"alpha": alpha.clamp(0.0, 1.0)}}
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep v and alpha, send w."""
-        client, upload = super().end(ctx, client, work)
-        return {**client, **{slot: work[slot] for slot in (*OWN, "apfl.share")}}, upload
+    # -- prediction ------------------------------------------------------------------------------
 
-    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The mixture with the newest w; a client that has never trained has no v yet and uses w."""
-        shared = super().view(ctx, client, download)
-        return shared if ctx.newcomer else mixture(client, shared)
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The mixture of v and w; a client that has never trained has no v yet and uses w."""
+        shared = super().personal_model(ctx, work)
+        if ctx.newcomer:
+            return shared
+        own, alpha = model_in(work, OWN), work[SHARE]["alpha"]
+        return {slot: mix_floats(own[slot], leaves, alpha) for slot, leaves in shared.items()}
 
-    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
-        """The mixture with the client's own w."""
-        return mixture(work, work)
-
-    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
+    def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The share of the personal model."""
-        return {"alpha": client["apfl.share"]["alpha"]}
+        return {"alpha": client[SHARE]["alpha"]}
 
 
-def mixture(own: Slots, shared: Slots) -> Slots:
-    """alpha v + (1 - alpha) w of parameters and of running statistics; counters are the client's own."""
-
-    def mixed(v: Tree, w: Tree) -> Tree:
-        counters = {name: leaf for name, leaf in v.items() if not leaf.is_floating_point()}
-        return {**tree.mix(v, w, own["apfl.share"]["alpha"]), **counters}
-
-    return {"params": mixed(own[OWN[0]], shared["params"]), "buffers": mixed(own[OWN[1]], shared["buffers"])}
+def mix_floats(v: Tree, w: Tree, alpha: Tensor) -> Tree:
+    """alpha v + (1 - alpha) w of parameters or of running statistics; counters are those of v."""
+    counters = {name: leaf for name, leaf in v.items() if not leaf.is_floating_point()}
+    return {**tree.mix(v, w, alpha), **counters}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,29 +13,34 @@ from ..contract import (
     About,
     Batch,
     ClientContext,
-    Download,
     Method,
     ModelError,
     Needs,
     Phase,
     Refuses,
+    RoundContext,
     Scored,
     ServerContext,
+    Slot,
     Slots,
+    Sums,
     Task,
     Tree,
     Upload,
+    mask_of,
     option,
     register,
+    scratch,
+    shared,
 )
-from ..contract.context import LossFn, autograd
-from ..contract.parts.class_statistics import added, empty, feature_size, merged, require_classes
+from ..contract.gradients import Autograd, LossFn
+from ..contract.parts.class_statistics import add_rows, empty, feature_size, require_classes
 from ..contract.parts.heads import check_head
 from ..core.randomness import generator
 from ..task.optimizers import SGD
 
-IMAGES = "fedaf.images"
-LOGITS = "fedaf.logits"
+IMAGES, ALL_IMAGES = "fedaf.images", "fedaf.images.all"
+LOGITS, OWN_LOGITS = "fedaf.logits", "fedaf.logits.own"
 SOFT = "fedaf.soft"
 FEATURES = "fedaf.features"
 SAMPLE = "fedaf.sample"
@@ -62,9 +67,10 @@ class FedAF(Method):
     on from round to round; U from the round before, so that a round is one exchange; and all default values.
 
     Hand-worked: mean features 3 of a class, and images with features 0 and 4, so 2 on average: the first term is 1,
-    its slope in each image's feature -2 / 2 = -1. Logits {0, 2} and {3, 1} on a line are 0 to 1 and 2 to 3: SW^2 = 1.
+    its gradient in each image's feature -2 / 2 = -1. Logits {0, 2} and {3, 1} on a line: 0 goes to 1, 2 to 3, SW^2 = 1.
 
     All clients predict with the global model. The server sees condensed images, which can resemble data, and counts.
+    Run it: ``idiolect run fedaf``.
     """
 
     about = About(
@@ -80,11 +86,13 @@ class FedAF(Method):
         wrapping="its clients send condensed images, not a model",
         stacking="how many images a client learns depends on the classes that it has",
         other_networks="it works with the features of one network",
+        summing="its server trains on every client's images",
     )
+    one_model = True
 
     per_class: int = option(10, min=1, help="images that a client learns of each of its classes")
     steps: int = option(50, min=1, help="steps of learning images per round")
-    image_lr: float = option(1.0, above=0.0, help="rate of learning images")
+    image_lr: float = option(1.0, above=0.0, help="learning rate of the images")
     mix: float = option(
         0.9, min=0.0, max=1.0, help="share of the received model in the network that images are seen by"
     )
@@ -93,8 +101,32 @@ class FedAF(Method):
     match: float = option(0.1, min=0.0, help="weight of the soft labels in the server's training")
     server_epochs: int = option(5, min=1, help="the server's passes over the images per round")
     server_batch: int = option(64, min=1, help="the server's batch size")
-    server_lr: float = option(0.05, above=0.0, help="the server's rate")
+    server_lr: float = option(0.05, above=0.0, help="the server's learning rate")
     server_momentum: float = option(0.9, min=0.0, below=1.0, help="the server's momentum")
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The model goes down whole, whatever the policy for normalisation, for clients train nothing of it; images
+        and means go up."""
+        return {
+            "params": Slot("server", down=True),
+            "buffers": Slot("server", initial_buffers, down=True),
+            LOGITS: shared(blank, weigh=f"{LOGITS}/count"),
+            OWN_LOGITS: scratch(blank),
+            SOFT: Slot("round", blank, up="each", weigh="uniform"),
+            FEATURES: scratch(self.no_features),
+            IMAGES: Slot("client", self.noise, up="each", weigh="uniform"),
+        }
+
+    def no_features(self, ctx: ClientContext) -> Tree:
+        """Mean features of no samples."""
+        return empty(require_classes(self.name, ctx.task), feature_size(ctx.task), ctx.samples)
+
+    def noise(self, ctx: ClientContext) -> Tree:
+        """Images of noise [classes, per_class, ...], other ones for each client."""
+        shape = (require_classes(self.name, ctx.task), self.per_class, *ctx.task.example[0].shape[1:])
+        noise = generator(ctx.training.seed, "fedaf images", ctx.index).standard_normal(shape, np.float32)
+        return {"x": torch.from_numpy(noise).to(ctx.samples.device)}
 
     def check(self, task: Task) -> None:
         """Images have to be numbers, of classes, with a feature vector."""
@@ -104,41 +136,99 @@ class FedAF(Method):
                 "fedaf learns inputs by gradient descent, but this task's are whole numbers; use another method"
             )
 
-    def kept(self, ctx: ClientContext | ServerContext) -> frozenset[str]:
-        """Clients train nothing of the model, so they keep nothing of it."""
-        return frozenset()
+    # -- client ----------------------------------------------------------------------------------
+
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The mixed model, and of the images those of the client's classes."""
+        images = work[IMAGES]["x"]
+        own = {ALL_IMAGES: {"x": images}, IMAGES: {"x": images[present(ctx.class_counts)]}}
+        return {**work, **own, SAMPLE: self.sample(ctx, work["params"])}
+
+    def sample(self, ctx: ClientContext, params: Tree) -> Tree:
+        """The received model mixed with a random one, which all clients of a round have in common."""
+        draw, mixed = ctx.rng("fedaf sample"), {}
+        for name, leaf in ctx.initial["params"].items():
+            noise = torch.from_numpy(draw.standard_normal(tuple(leaf.shape), np.float32)).to(leaf.device)
+            random = leaf.mean() + leaf.std(correction=0) * noise
+            mixed[name] = self.mix * params[name] + (1 - self.mix) * random
+        return mixed
+
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
+        """A look at the data, then steps of the images."""
+        return (
+            Phase(self.look, "look", slots=(), epochs=1),
+            Phase(self.condense, "condense", slots=(IMAGES,), steps=self.steps, lr=self.image_lr),
+        )
+
+    def look(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """A batch's share of the means."""
+        outputs = ctx.task.forward(work["params"], work["buffers"], batch.x).outputs
+        features = ctx.task.forward(work[SAMPLE], work["buffers"], batch.x).features
+        values = {FEATURES: features, SOFT: outputs.softmax(1), OWN_LOGITS: outputs}
+        return {**work, **{slot: add_rows(work[slot], rows, batch.y, batch.weight) for slot, rows in values.items()}}
+
+    def condense(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """A step of the images."""
+        return ctx.optimize(work, IMAGES, ctx.grad(work, IMAGES, batch, self.image_loss(ctx, work)), batch)
+
+    def image_loss(self, ctx: ClientContext, work: Slots) -> LossFn:
+        """The loss of the images: their features' and their logits' distance, over the client's own classes."""
+        own, everyone = present(ctx.class_counts), work[LOGITS]
+        here = work[FEATURES]["count"][own] > 0
+        known = (here & (everyone["count"][own] > 0))[:, None]
+        lines = torch.from_numpy(
+            ctx.rng("fedaf directions").standard_normal((everyone["mean"].shape[1], self.directions), np.float32)
+        ).to(everyone["mean"])
+        lines = lines / lines.norm(dim=0)
+
+        def loss(trees: Slots) -> Scored:
+            images = trees[IMAGES]["x"]
+            seen, out = (
+                ctx.task.forward(work[slot], work["buffers"], images.flatten(0, 1)) for slot in (SAMPLE, "params")
+            )
+            features, logits = (rows.reshape(*images.shape[:2], -1).mean(1) for rows in (seen.features, out.outputs))
+            apart = (features - work[FEATURES]["mean"][own]).square().sum(1)
+            # What one side lacks is made equal on both.
+            pair = (torch.where(known, rows, 0.0) for rows in (logits, everyone["mean"][own]))
+            a, b = (torch.zeros_like(everyone["mean"]).index_copy(0, own, rows) for rows in pair)
+            return Scored((here * apart).sum() + self.align * sliced(a, b, lines), *out)
+
+        return loss
+
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Keep the images; send those of the client's classes, and the means."""
+        before = work[ALL_IMAGES]["x"]
+        images = before.index_copy(0, present(ctx.class_counts), work[IMAGES]["x"])
+        mask = torch.zeros_like(before, dtype=torch.bool).index_fill(0, present(work[FEATURES]["count"]), True)
+        return {**work, IMAGES: {"x": images}, mask_of(IMAGES): {"x": mask}, LOGITS: work[OWN_LOGITS]}
 
     # -- server ----------------------------------------------------------------------------------
 
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """The model, and mean logits of no class."""
-        return {**super().server_init(ctx), LOGITS: blank(ctx)}
-
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """The model, and all clients' mean logits."""
-        return Download({slot: server[slot] for slot in ("params", "buffers", LOGITS)})
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
         """Train the model on this round's images; the mean logits are averaged class by class."""
         parts = []
-        for each in uploads.values():
-            own, soft = present(each.slots[SOFT]["count"]), each.slots[SOFT]["mean"]
+        for upload in each.values():
+            own, soft = present(upload.slots[SOFT]["count"]), upload.slots[SOFT]["mean"]
             y = own.repeat_interleave(self.per_class)
-            parts.append((each.slots[IMAGES]["x"][own].flatten(0, 1), y, soft[y]))
+            parts.append((upload.slots[IMAGES]["x"][own].flatten(0, 1), y, soft[y]))
         x, y, soft = (torch.cat(column) for column in zip(*parts, strict=True))
-        logits = merged([each.slots[LOGITS] for each in uploads.values()], server[LOGITS])
-        return {**server, **self.fitted(ctx, server, x, y, soft), LOGITS: logits}
+        before, count = server[LOGITS], sums[LOGITS].weight["mean"][:, 0].to(x.dtype)
+        logits = {**sums[LOGITS].mean(before), "count": torch.where(count > 0, count, before["count"])}
+        return {**server, **self.fit(ctx, server, x, y, soft), LOGITS: logits}
 
-    def fitted(self, ctx: ServerContext, server: Slots, x: Tensor, y: Tensor, soft: Tensor) -> Slots:
+    def fit(self, ctx: ServerContext, server: Slots, x: Tensor, y: Tensor, soft: Tensor) -> Slots:
         """The model after the server's passes over images with labels and soft labels."""
         params, buffers, draw = server["params"], server["buffers"], ctx.rng("fedaf server")
-        optimizer = SGD(momentum=self.server_momentum)
+        optimizer, autograd = SGD(momentum=self.server_momentum), Autograd()
         state, smallest = optimizer.init(params), 2 if ctx.task.has_batchnorm else 1
         for _ in range(self.server_epochs):
             for chosen in torch.split(torch.from_numpy(draw.permutation(len(x))).to(x.device), self.server_batch):
                 if len(chosen) >= smallest:
                     batch = Batch(x[chosen], y[chosen], torch.ones_like(chosen, dtype=x.dtype))
-                    grads, scored = autograd(self.server_loss(ctx, buffers, batch, soft[chosen]), {"params": params})
+                    loss = self.server_loss(ctx, buffers, batch, soft[chosen])
+                    grads, scored = autograd.of_loss(loss, {"params": params})
                     params, state = optimizer.step(params, grads["params"], state, self.server_lr)
                     buffers = scored.buffers
         return {"params": params, "buffers": buffers}
@@ -153,84 +243,10 @@ class FedAF(Method):
 
         return loss
 
-    # -- client ----------------------------------------------------------------------------------
 
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """Images of noise [classes, per_class, ...], other ones for each client."""
-        shape = (require_classes(self.name, ctx.task), self.per_class, *ctx.task.example[0].shape[1:])
-        noise = generator(ctx.seed, "fedaf images", ctx.index).standard_normal(shape, np.float32)
-        return {IMAGES: {"x": torch.from_numpy(noise).to(ctx.samples.device)}}
-
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The received model, the mixed one, the images of the client's classes, and room for its data's means."""
-        work = super().begin(ctx, client, download)
-        features = empty(require_classes(self.name, ctx.task), feature_size(ctx.task), ctx.samples)
-        own = {FEATURES: features, SOFT: blank(ctx), f"{LOGITS}.own": blank(ctx)}
-        return {
-            **work,
-            **own,
-            SAMPLE: self.sample(ctx, work["params"]),
-            LOGITS: download[LOGITS],
-            IMAGES: {"x": client[IMAGES]["x"][present(ctx.counts)]},
-        }
-
-    def sample(self, ctx: ClientContext, params: Tree) -> Tree:
-        """The received model mixed with a random one, which all clients of a round have in common."""
-        draw, mixed = ctx.rng("fedaf sample"), {}
-        for name, leaf in ctx.initial["params"].items():
-            noise = torch.from_numpy(draw.standard_normal(tuple(leaf.shape), np.float32)).to(leaf.device)
-            random = leaf.mean() + leaf.std(correction=0) * noise
-            mixed[name] = self.mix * params[name] + (1 - self.mix) * random
-        return mixed
-
-    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
-        """A look at the data, then steps of the images."""
-        return (
-            Phase("look", slots=(), epochs=1),
-            Phase("condense", slots=(IMAGES,), steps=self.steps, lr=self.image_lr),
-        )
-
-    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """A batch's share of the means, or a step of the images."""
-        if ctx.phase.name == "condense":
-            return ctx.descend(work, IMAGES, ctx.grad(work, IMAGES, batch, self.condensed(ctx, work)), batch)
-        outputs = ctx.task.forward(work["params"], work["buffers"], batch.x).outputs
-        features = ctx.task.forward(work[SAMPLE], work["buffers"], batch.x).features
-        values = {FEATURES: features, SOFT: outputs.softmax(1), f"{LOGITS}.own": outputs}
-        means = {slot: added(work[slot], each, batch.y, batch.weight) for slot, each in values.items()}
-        return {**work, **means}
-
-    def condensed(self, ctx: ClientContext, work: Slots) -> LossFn:
-        """The loss of the images: their features' and their logits' distance, over the client's own classes."""
-        own, everyone = present(ctx.counts), work[LOGITS]
-        here = work[FEATURES]["count"][own] > 0
-        known = (here & (everyone["count"][own] > 0))[:, None]
-        lines = torch.from_numpy(
-            ctx.rng("fedaf directions").standard_normal((everyone["mean"].shape[1], self.directions), np.float32)
-        ).to(everyone["mean"])
-        lines = lines / lines.norm(dim=0)
-
-        def loss(trees: Slots) -> Scored:
-            images = trees[IMAGES]["x"]
-            seen, out = (
-                ctx.task.forward(work[slot], work["buffers"], images.flatten(0, 1)) for slot in (SAMPLE, "params")
-            )
-            features, logits = (each.reshape(*images.shape[:2], -1).mean(1) for each in (seen.features, out.outputs))
-            apart = (features - work[FEATURES]["mean"][own]).square().sum(1)
-            # What one side lacks is made equal on both.
-            pair = (torch.where(known, each, 0.0) for each in (logits, everyone["mean"][own]))
-            a, b = (torch.zeros_like(everyone["mean"]).index_copy(0, own, each) for each in pair)
-            return Scored((here * apart).sum() + self.align * sliced(a, b, lines), *out)
-
-        return loss
-
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep the images; send those of the client's classes, and the means."""
-        before = client[IMAGES]["x"]
-        images = {IMAGES: {"x": before.index_copy(0, present(ctx.counts), work[IMAGES]["x"])}}
-        mask = torch.zeros_like(before, dtype=torch.bool).index_fill(0, present(work[FEATURES]["count"]), True)
-        slots = {**images, LOGITS: work[f"{LOGITS}.own"], SOFT: work[SOFT]}
-        return {**client, **images}, Upload(slots, {IMAGES: {"x": mask}})
+def initial_buffers(ctx: RoundContext) -> Tree:
+    """The initial model's buffers."""
+    return ctx.initial["buffers"]
 
 
 def present(counts: Tensor) -> Tensor:
@@ -242,7 +258,7 @@ def present(counts: Tensor) -> Tensor:
     return counts.nonzero().flatten()
 
 
-def blank(ctx: ClientContext | ServerContext) -> Tree:
+def blank(ctx: RoundContext) -> Tree:
     """Means of the model's outputs over no samples."""
     model = ctx.initial
     like = next(iter(model["params"].values()))

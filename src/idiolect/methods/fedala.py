@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..contract import About, Batch, ClientContext, Method, Phase, Slots, Task, Tree, Upload, option, register, tree
+from ..contract import (
+    About,
+    Batch,
+    ClientContext,
+    Method,
+    Phase,
+    RoundContext,
+    Slot,
+    Slots,
+    Task,
+    Tree,
+    option,
+    private,
+    register,
+    tree,
+)
 
 MIX = "fedala.mix"
 OWN, RECEIVED, WEIGHTS, WATCH = "fedala.own", "fedala.received", "fedala.weights", "fedala.watch"
@@ -32,10 +47,11 @@ class FedALA(Method):
     One pass is made each time, but several the first time: `start_passes` of them, of which those no longer count that
     come after the mean losses of the last `window` passes have varied by less than `settle` (standard deviation). The
     first time is round 1, and the first round of clients that join later; in round 0 all models are the same, and
-    there is nothing to mix. The mixture of a client's own layers with the newest global model is its view.
+    there is nothing to mix. A client predicts with the mixture of its own layers and the newest global model. Run it:
+    ``idiolect run fedala``.
 
-    Hand-worked: own value 4, global 8, W = 0.75 give 4 + 4 * 0.75 = 7. If the loss has slope 0.05 there, W moves by
-    -1 * 0.05 * (8 - 4) to 0.55, and training starts at 4 + 4 * 0.55 = 6.2.
+    Hand-worked: own value 4, global 8, W = 0.75 give 4 + 4 * 0.75 = 7. If the loss has the gradient 0.05 there, W moves
+    by -1 * 0.05 * (8 - 4) to 0.55, and training starts at 4 + 4 * 0.55 = 6.2.
     """
 
     about = About(
@@ -47,87 +63,92 @@ class FedALA(Method):
 
     layers: int = option(1, min=0, help="how many of the last layers are mixed (p)")
     share: float = option(0.8, above=0.0, max=1.0, help="share of the training data that the weights are fitted on (s)")
-    rate: float = option(1.0, min=0.0, help="rate of the weights")
+    rate: float = option(1.0, min=0.0, help="learning rate of the weights")
     start_passes: int = option(10, min=1, help="passes, at most, of the first time")
     window: int = option(5, min=2, help="the weights have settled if so many passes differ little in their loss")
     settle: float = option(0.1, min=0.0, help="standard deviation of these losses below which they have settled")
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The model; the last layers as the client trained them last, and their weights, which stay."""
+        return {**super().slots, OWN: private(self.initial_layers), WEIGHTS: private(self.ones)}
+
+    def initial_layers(self, ctx: RoundContext) -> Tree:
+        """The initial last layers."""
+        return tree.pick(ctx.initial["params"], self.mixed_names(ctx))
+
+    def ones(self, ctx: RoundContext) -> Tree:
+        """Weights of one, which take over the global layers."""
+        return tree.map(torch.ones_like, self.initial_layers(ctx))
+
+    def mixed_names(self, ctx: RoundContext) -> frozenset[str]:
+        """The parameters that are mixed: the last layers', but for what the run keeps local."""
+        return (ctx.task.head(self.layers) & frozenset(ctx.task.names)) - ctx.private_names
 
     def check(self, task: Task) -> None:
         """The layers have to exist."""
         task.head(self.layers)
 
-    def top(self, ctx: ClientContext) -> frozenset[str]:
-        """The parameters that are mixed: the last layers', but for what the run keeps local."""
-        return (ctx.task.head(self.layers) & frozenset(ctx.task.names)) - self.kept(ctx)
+    # -- client ------------------------------------------------------------------------------------
 
-    def mixed(self, client: Slots, download: Slots) -> Slots:
-        """The download with the client's own share in its last layers; weights of one leave it as it is."""
-        head = lay(client[OWN], tree.pick(download["params"], client[OWN]), client[WEIGHTS])
-        return {**download, "params": {**download["params"], **head}}
-
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """The initial layers, and weights of one."""
-        own = tree.pick(ctx.initial["params"], self.top(ctx))
-        return {**super().client_init(ctx), OWN: own, WEIGHTS: tree.map(torch.ones_like, own)}
-
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The mixture, and all that the weights are fitted with."""
         zero = torch.zeros_like(ctx.samples)
-        return {
-            **super().begin(ctx, client, self.mixed(client, download)),
-            OWN: client[OWN],
-            RECEIVED: tree.pick(download["params"], client[OWN]),
-            WEIGHTS: client[WEIGHTS],
-            WATCH: {
-                "loss": zero,
-                "samples": zero,
-                "means": zero.new_full((self.window,), torch.inf),
-                "going": torch.ones_like(zero, dtype=torch.bool),
-            },
+        watch = {
+            "loss": zero,
+            "samples": zero,
+            "means": zero.new_full((self.window,), torch.inf),
+            "going": torch.ones_like(zero, dtype=torch.bool),
         }
+        return {**work, RECEIVED: tree.pick(work["params"], work[OWN]), WATCH: watch, "params": self.mixture(work)}
+
+    def mixture(self, work: Slots) -> Tree:
+        """The received parameters with the client's own share in the last layers."""
+        return {**work["params"], **mix(work[OWN], tree.pick(work["params"], work[OWN]), work[WEIGHTS])}
 
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """First the weights, from round 1 on; then the model."""
-        top = self.top(ctx)
-        if not (top and self.rate and ctx.round > 0):
-            return (Phase(),)
+        names = self.mixed_names(ctx)
+        if not (names and self.rate and ctx.round > 0):
+            return (Phase(self.step),)
         passes = self.start_passes if ctx.newcomer or ctx.round == 1 else 1
-        return (Phase(MIX, slots=(WEIGHTS,), part=top, epochs=passes, share=self.share, stream=MIX), Phase())
+        fit = Phase(self.fit, MIX, slots=(WEIGHTS,), part=names, epochs=passes, samples=self.share, stream=MIX)
+        return (fit, Phase(self.step))
 
-    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """A step of the weights, then of the model."""
-        if ctx.phase.name != MIX:
-            return super().step(ctx, work, batch)
-        watch = watched(work[WATCH], self.settle) if ctx.step == 0 and ctx.epoch else work[WATCH]
+    def fit(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """A step of the weights."""
+        watch = end_pass(work[WATCH], self.settle) if ctx.step == 0 and ctx.epoch else work[WATCH]
         grad, count = ctx.grad(work, "params", batch), batch.weight.sum()
-        slope = tree.map(torch.mul, grad.tree, tree.sub(work[RECEIVED], work[OWN]))
-        moved = tree.map(lambda w, s: (w - self.rate * s).clamp(0, 1), work[WEIGHTS], slope)
-        weights = tree.map(lambda new, old: torch.where(watch["going"], new, old), moved, work[WEIGHTS])
+        of_weights = tree.map(torch.mul, grad.tree, tree.sub(work[RECEIVED], work[OWN]))
+        stepped = tree.map(lambda w, g: (w - self.rate * g).clamp(0, 1), work[WEIGHTS], of_weights)
+        weights = tree.map(lambda new, old: torch.where(watch["going"], new, old), stepped, work[WEIGHTS])
         sums = {"loss": watch["loss"] + grad.scored.loss * count, "samples": watch["samples"] + count}
-        head = lay(work[OWN], work[RECEIVED], weights)
-        return {**work, WEIGHTS: weights, WATCH: {**watch, **sums}, "params": {**work["params"], **head}}
+        params = {**work["params"], **mix(work[OWN], work[RECEIVED], weights)}
+        return {**work, WEIGHTS: weights, WATCH: {**watch, **sums}, "params": params}
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep the weights and the trained layers."""
-        client, upload = super().end(ctx, client, work)
-        return {**client, OWN: tree.pick(work["params"], client[OWN]), WEIGHTS: work[WEIGHTS]}, upload
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Keep the trained layers, and the weights."""
+        return {**work, OWN: tree.pick(work["params"], work[OWN])}
 
-    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The mixture with the newest global model."""
-        return super().view(ctx, client, self.mixed(client, download))
+    # -- prediction --------------------------------------------------------------------------------
 
-    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The mixture with the newest global model; right after training, the trained model."""
+        model = super().personal_model(ctx, work)
+        return model if RECEIVED in work else {**model, "params": self.mixture(work)}
+
+    def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The mean weight of the global model."""
         weights = client[WEIGHTS]
         return {"global_share": tree.flatten(weights).mean()} if weights else {}
 
 
-def lay(own: Tree, received: Tree, weights: Tree) -> Tree:
+def mix(own: Tree, received: Tree, weights: Tree) -> Tree:
     """The mixture, written so that weights of one (or zero) give the received (or own) values to the bit."""
     return tree.map(lambda o, r, w: w * r + (1 - w) * o, own, received, weights)
 
 
-def watched(watch: Tree, settle: float) -> Tree:
+def end_pass(watch: Tree, settle: float) -> Tree:
     """A pass is over: its mean loss takes the place of the oldest, and when all vary little the fitting ends."""
     zero, mean = torch.zeros_like(watch["loss"]), watch["loss"] / watch["samples"].clamp_min(1)
     means = torch.cat([watch["means"][1:], mean.reshape(1)])

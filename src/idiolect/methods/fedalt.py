@@ -7,22 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..contract import About, ClientContext, ModelError, Phase, Task, option, register
-from ..contract.about import Paper
-from .fedper import PrivateHead
-from .fedrep import in_turn
-from .lgfedavg import below
-
-PAPER = Paper(
-    "Pillutla, Malik, Mohamed, Rabbat, Sanjabi, Xiao",
-    "Federated learning with partial model personalization",
-    "ICML",
-    2022,
-    "arXiv:2204.03809",
-)
+from ..contract.parts.private_layers import PrivateLayers, all_but_last, in_turn
 
 
 @dataclass(frozen=True)
-class PartlyPrivate(PrivateHead):
+class PartlyPrivate(PrivateLayers):
     """A method whose first layers, last layers or adapters stay on the client."""
 
     personal: str = option(
@@ -36,24 +25,23 @@ class PartlyPrivate(PrivateHead):
         # The layers of an nn.Sequential have numbers for names, which expressions read as numbers.
         object.__setattr__(self, "units", tuple(map(str, self.units)))
 
-    def private(self, task: Task) -> frozenset[str]:
+    def private_names(self, task: Task) -> frozenset[str]:
         """The last layers, the first layers or the named modules."""
         if self.units:
-            return self.named(task)
+            return self.names_in_units(task)
         if self.personal == "output":
             return task.head(self.layers)
-        plain = sum(not unit.is_norm for unit in task.units)
         task.head(self.layers)  # which refuses more layers than there are
-        return below(task, plain - self.layers)
+        return all_but_last(task, sum(not unit.is_norm for unit in task.units) - self.layers)
 
-    def named(self, task: Task) -> frozenset[str]:
+    def names_in_units(self, task: Task) -> frozenset[str]:
         """All that the modules in `units` hold."""
-        found = {name: [unit for unit in task.units if f"{unit.name}.".startswith(f"{name}.")] for name in self.units}
-        for name, units in found.items():
+        inside = {name: [unit for unit in task.units if f"{unit.name}.".startswith(f"{name}.")] for name in self.units}
+        for name, units in inside.items():
             if not units:
                 listing = ", ".join(unit.name for unit in task.units)
                 raise ModelError(f"{self.name}: the model has no module {name!r} to be personal; its layers: {listing}")
-        return task.names_of(unit for units in found.values() for unit in units)
+        return task.names_of(unit for units in inside.values() for unit in units)
 
 
 @register("fedalt")
@@ -66,9 +54,9 @@ class FedAlt(PartlyPrivate):
         u_i \leftarrow u_i - \gamma_u \nabla_u F_i(u_i, v_i^+).
 
     FedRep is the case of a personal head with its own number of epochs. Normalisation layers of the frozen part stay
-    in evaluation mode.
+    in evaluation mode. Run it: ``idiolect run fedalt``.
 
-    Hand-worked, one client, one step each, rate 0.1, loss (u v - 1)^2 / 2 at u = 2, v = 0: v moves along
+    Hand-worked, one client, one step each, learning rate 0.1, loss (u v - 1)^2 / 2 at u = 2, v = 0: v moves along
     (u v - 1) u = -2 to 0.2; then u along (0.4 - 1) 0.2 = -0.12 to 2.012.
     """
 
@@ -85,23 +73,24 @@ class FedAlt(PartlyPrivate):
 
     own_epochs: int | None = option(None, min=0, help="epochs of the personal part; none is the run's local epochs")
     shared_epochs: int | None = option(None, min=0, help="epochs of the shared part; none is the run's local epochs")
-    own_lr: float | None = option(None, above=0.0, help="rate of the personal part; none is the run's")
+    own_lr: float | None = option(None, above=0.0, help="learning rate of the personal part; none is the run's")
 
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """The personal part, then the shared one, on the same batches."""
-        return in_turn(ctx.task, self.private(ctx.task), self.own_epochs, self.shared_epochs, self.own_lr)
+        private = self.private_names(ctx.task)
+        return in_turn(self.step, ctx.task, private, self.own_epochs, self.shared_epochs, self.own_lr)
 
 
 @register("fedsim")
 @dataclass(frozen=True)
 class FedSim(PartlyPrivate):
     r"""FedSim (Pillutla et al., ICML 2022): both parts are trained together (LocalSim); the server
-    averages the shared part u. FedPer is the case of a personal head.
+    averages the shared part u. FedPer is the case of a personal head. Run it: ``idiolect run fedsim``.
 
     .. math:: (u_i, v_i) \leftarrow (u_i, v_i) - \gamma \nabla F_i(u_i, v_i)
 
-    Hand-worked, one client, one step, rate 0.1, loss (u v - 1)^2 / 2 at u = 2, v = 0: v moves along (0 - 1) 2 = -2 to
-    0.2, and u, at the old v, along (0 - 1) 0 = 0, so that it stays 2.
+    Hand-worked, one client, one step, learning rate 0.1, loss (u v - 1)^2 / 2 at u = 2, v = 0: v moves along
+    (0 - 1) 2 = -2 to 0.2, and u, at the old v, along (0 - 1) 0 = 0, so that it stays 2.
     """
 
     about = About(

@@ -17,21 +17,13 @@ from ..contract import (
     OptionError,
     ServerContext,
     Slots,
+    Sums,
     Upload,
     option,
     register,
     tree,
 )
-from ..contract.about import Paper
-from ..contract.parts.collection import Collection, gram, known, parted
-
-PAPER = Paper(
-    "Huang, Chu, Zhou, Wang, Liu, Pei, Zhang",
-    "Personalized cross-silo federated learning on non-IID data",
-    "AAAI",
-    2021,
-    "arXiv:2007.03797",
-)
+from ..contract.parts.collection import Collection, gram, known, latest, split_model
 
 
 @dataclass(frozen=True)
@@ -46,16 +38,19 @@ class MessagePassing(Collection):
         """The factor of the proximal gradient."""
         return self.lam
 
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The own model, or the mixture u_i; u_i as anchor, so that what is not shared is not pulled anywhere."""
+        start = super().prepare(ctx, work) if self.start == "own" else work
+        return {**start, "fedamp.anchor": work["params"]}
+
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """A step on the loss plus the proximal term."""
+        away = tree.sub(work["params"], work["fedamp.anchor"])
+        return ctx.optimize(work, "params", ctx.grad(work, "params", batch).plus(away, self.pull), batch)
+
     def attention(self, products: Tensor) -> Tensor:
         """The weights xi, a row for each client, from the models' inner products."""
         raise NotImplementedError
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The new models, and by which weights they go into each client's mixture."""
-        after = super().aggregate(ctx, server, uploads)
-        models = [after[f"latest@{i}"] for i in known(ctx, after)]
-        shared = [name for name in ctx.initial["params"] if name in models[0]]
-        return {**after, "fedamp.attention": {"xi": self.attention(gram(models, shared))}}
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """The mixture u_i; a client without a model gets the mean of the newest ones."""
@@ -63,32 +58,30 @@ class MessagePassing(Collection):
         there, each = [i for i in ids if i in everyone], dict.fromkeys(ids, mean)
         if there:
             xi = server["fedamp.attention"]["xi"][[everyone.index(i) for i in there]]
-            mixtures = tree.means([server[f"latest@{j}"] for j in everyone], xi)
-            each |= {i: parted(ctx, mixture) for i, mixture in zip(there, mixtures, strict=True)}
+            mixtures = tree.means([server[latest(j)] for j in everyone], xi)
+            each |= {i: split_model(ctx, mixture) for i, mixture in zip(there, mixtures, strict=True)}
         return Download({}, each)
 
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The own model, and u_i as anchor; what is not shared is not pulled anywhere."""
-        own = super().begin(ctx, client, download)
-        mixture = {slot: {**each, **download[slot]} for slot, each in own.items()}
-        return {**(own if self.start == "own" else mixture), "fedamp.anchor": mixture["params"]}
-
-    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """A step on the loss plus the proximal term."""
-        grad = ctx.grad(work, "params", batch)
-        away = tree.sub(work["params"], work["fedamp.anchor"])
-        return ctx.descend(work, "params", grad.plus(away, self.pull), batch)
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """The new models, and by which weights they go into each client's mixture."""
+        after = super().aggregate(ctx, server, sums, each)
+        models = [after[latest(i)] for i in known(ctx, after)]
+        shared = [name for name in ctx.initial["params"] if name in models[0]]
+        return {**after, "fedamp.attention": {"xi": self.attention(gram(models, shared))}}
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
         """The mean weight that a client's own model has in its mixture."""
-        held = server.get("fedamp.attention")
-        return {"self_weight": float(held["xi"].diag().mean())} if held else {}
+        attention = server.get("fedamp.attention")
+        return {"self_weight": float(attention["xi"].diag().mean())} if attention else {}
 
 
 @register("fedamp")
 @dataclass(frozen=True)
 class FedAMP(MessagePassing):
     r"""FedAMP (Huang et al., AAAI 2021): clients with similar models attract each other (Algorithm 1).
+    Run it: ``idiolect run fedamp``.
 
     From the latest models the server makes for each client
 
@@ -165,7 +158,7 @@ class HeurFedAMP(MessagePassing):
     .. math:: \xi_{ij} = (1 - \xi_{ii}) \frac{e^{\sigma \cos(w_i, w_j)}}{\sum_{h \ne i} e^{\sigma \cos(w_i, w_h)}},
 
     with a fixed weight :math:`\xi_{ii}` of the client's own model. `lam` is the whole pull,
-    :math:`\lambda / \alpha_k` in the paper's notation.
+    :math:`\lambda / \alpha_k` in the paper's notation. Run it: ``idiolect run heurfedamp``.
 
     Hand-worked: models (1, 0), (0, 1) and (2, 0), self weight 1/2, sigma = ln 3. Seen from the first the cosines are 0
     and 1, the exponentials 1 and 3, the weights 1/2, 1/8 and 3/8: its mixture is (1.25, 0.125).

@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..contract import About, ClientContext, ModelError, OptionError, Phase, Task, option, register
-from .fedper import PrivateHead
+from ..contract.parts.private_layers import PrivateLayers, shared_names
 
 
 @register("fedbabu")
 @dataclass(frozen=True)
-class FedBABU(PrivateHead):
+class FedBABU(PrivateLayers):
     r"""FedBABU (Oh et al., ICLR 2022): during the federation only the body is trained and averaged (Algorithm 1); the
     head keeps its random initial values, which all clients have in common and which are never sent,
 
     .. math:: \theta_{ext} \leftarrow \sum_i \frac{n_i}{\sum_j n_j} \theta_{ext,i}, \qquad
         \theta_{cls} = \theta_{cls}^0.
 
-    Before predicting, each client, seen or unseen, fine-tunes a throw-away copy of body and head. The unchanged model
-    is the view; it is the paper's "initial accuracy".
+    Before predicting, each client, seen or unseen, fine-tunes a throw-away copy of body and head. The personal
+    model before that is unchanged; its accuracy is the paper's "initial accuracy". Run it: ``idiolect run fedbabu``.
 
-    Hand-worked, one client, one step each, rate 0.1, loss (b h - 1)^2 / 2 at b = 2, h = 1: training moves the body
-    alone, along (b h - 1) h = 1, to 1.9. Fine-tuning then moves both, along (1.9 - 1) 1 = 0.9 and (1.9 - 1) 1.9 =
-    1.71, to b = 1.81 and h = 0.829; the next round starts from b = 1.9, h = 1.
+    Hand-worked, one client, one step each, learning rate 0.1, loss (b h - 1)^2 / 2 at b = 2, h = 1: training moves the
+    body alone, along (b h - 1) h = 1, to 1.9. Fine-tuning then moves both, along (1.9 - 1) 1 = 0.9 and (1.9 - 1) 1.9
+    = 1.71, to b = 1.81 and h = 0.829; the next round starts from b = 1.9, h = 1.
     """
 
     about = About(
@@ -38,7 +38,7 @@ class FedBABU(PrivateHead):
     layers: int = option(1, min=0, help="how many of the last layers stay at their initial values")
     epochs: int = option(5, min=0, help="passes of fine-tuning before predicting")
     part: str = option("all", choices=("all", "body", "head"), help="what is fine-tuned")
-    lr: float | None = option(None, above=0.0, help="rate of fine-tuning; none is the run's")
+    lr: float | None = option(None, above=0.0, help="learning rate of fine-tuning; none is the run's")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,7 +50,7 @@ class FedBABU(PrivateHead):
 
     def check(self, task: Task) -> None:
         """There has to be a body to train."""
-        if not frozenset(task.names) - self.private(task):
+        if not shared_names(self, task):
             raise ModelError(
                 f"fedbabu: with layers={self.layers} the whole model would stay at its initial values; choose fewer "
                 "layers, or a model with more"
@@ -58,18 +58,16 @@ class FedBABU(PrivateHead):
 
     def body(self, ctx: ClientContext) -> frozenset[str] | None:
         """All that is not the head; None is the whole model."""
-        head = self.private(ctx.task)
-        return frozenset(ctx.task.names) - head if head else None
+        return shared_names(self, ctx.task) if self.private_names(ctx.task) else None
 
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """The body alone."""
-        return (Phase(part=self.body(ctx)),)
+        return (Phase(self.step, part=self.body(ctx)),)
 
     def adapt(self, ctx: ClientContext) -> Sequence[Phase]:
         """Fine-tuning of body and head, or of one of them."""
-        part = {"all": None, "body": self.body(ctx), "head": self.private(ctx.task)}[self.part]
-        tuning = (Phase("finetune", part=part, epochs=self.epochs, lr=self.lr),) if self.epochs else ()
-        return (*super().adapt(ctx), *tuning)
+        part = {"all": None, "body": self.body(ctx), "head": self.private_names(ctx.task)}[self.part]
+        return (Phase(self.adapt_step, "finetune", part=part, epochs=self.epochs, lr=self.lr),) if self.epochs else ()
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client fine-tunes as all others do, and nothing else."""

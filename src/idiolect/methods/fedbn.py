@@ -20,7 +20,8 @@ class FedBN(Method):
 
     Normalisation layers are found by the type of the module (batch, group, layer, instance, RMS), not by its name;
     their scale, shift and running statistics all stay. A client that never trained has the initial ones. An unseen
-    client first measures its own statistics, then trains its own scales and shifts on the shared layers.
+    client first measures its own statistics, then trains its own scales and shifts on the shared layers. Run it:
+    ``idiolect run fedbn``.
 
     Hand-worked: two clients of equal size train a weight to 2 and to 4 and the scale of a normalisation to 5 and
     to 7; afterwards both hold weight 3, and scales 5 and 7.
@@ -33,13 +34,13 @@ class FedBN(Method):
         stays="normalisation layers with their statistics",
     )
 
-    def private(self, task: Task) -> frozenset[str]:
+    def private_names(self, task: Task) -> frozenset[str]:
         """Scales, shifts and statistics of all normalisation layers."""
         return task.names_of(unit for unit in task.units if unit.is_norm)
 
     def check(self, task: Task) -> None:
         """Without normalisation there is nothing to keep."""
-        if not self.private(task):
+        if not self.private_names(task):
             warnings.warn(
                 "fedbn: the model has no normalisation layer with values of its own, so fedbn is fedavg; "
                 "choose a model with normalisation",
@@ -48,5 +49,5 @@ class FedBN(Method):
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client fits its own normalisation, or all of a model that has none."""
-        measure = (Phase("stats", slots=(), epochs=1),) if ctx.task.stat_momentum else ()
-        return (*measure, Phase("onboard", part=ctx.task.norms or None))
+        measure = (Phase(self.recompute_statistics, "stats", slots=(), epochs=1),) if ctx.task.stat_momentum else ()
+        return (*measure, Phase(self.adapt_step, "onboard", part=ctx.task.norms or None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -19,15 +19,19 @@ from ..contract import (
     Needs,
     Refuses,
     ServerContext,
+    Slot,
     Slots,
+    Sums,
     Tree,
     Upload,
     option,
     register,
     tree,
+    zeros_like_params,
 )
 from ..contract.parts.collection import gram
 
+CRITICAL = "fedcac.critical"
 _TIE = 1e-9
 
 
@@ -47,7 +51,7 @@ class FedCAC(Method):
     with mean and maximum over all pairs; from round :math:`\beta` on a client is alone. The server sends client i the
     plain mean over :math:`C_i` of its critical parameters, and FedAvg's global model of all others; this is also what
     the client predicts with. Clients that are absent count with what they sent last. One that never took part, or is
-    unseen, gets the global model.
+    unseen, gets the global model. Run it: ``idiolect run fedcac``.
 
     Hand-worked: four parameters, tau = 1/2, masks 1100, 1100 and 0011. Then O_01 = 1 and O_02 = O_12 = 0, mean 1/3,
     maximum 1. With beta = 2 the threshold in round 0 is 1/3 + 1/2 (1 - 1/3) = 2/3: clients 0 and 1 help each other. If
@@ -62,28 +66,33 @@ class FedCAC(Method):
         caution="the server keeps every client's newest model, and learns which clients resemble each other",
     )
     needs = Needs(server_models=True)
-    refuses = Refuses(other_networks="it compares clients' parameters one by one")
+    refuses = Refuses(
+        other_networks="it compares clients' parameters one by one",
+        summing="its server keeps the newest model of every client, and compares which parameters are critical",
+    )
     identities: ClassVar[dict[str, str]] = {"fedcac(tau=0)": "fedavg", "fedcac(tau=1, beta=0)": "local"}
 
     tau: float = option(0.5, min=0.0, max=1.0, help="share of each tensor that is critical")
     beta: int = option(100, min=0, help="round from which a client's critical parameters are its own alone")
 
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The model, and which of its parameters are critical; the server sees both of every client."""
+        model = Slot("server", down=True, up="each", holds="model")
+        return {"params": model, CRITICAL: Slot("round", zeros_like_params, up="each", holds="parameters")}
+
+    # -- client ------------------------------------------------------------------------------------
+
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Remember where training starts."""
+        return {**work, "fedcac.start": work["params"]}
+
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Say which parameters are critical."""
+        change = tree.sub(work["params"], work["fedcac.start"])
+        return {**work, CRITICAL: tree.map(lambda d, leaf: critical(d * leaf, self.tau), change, work["params"])}
+
     # -- server ------------------------------------------------------------------------------------
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The mean, the newest models and masks, and who helps whom."""
-        after = super().aggregate(ctx, server, uploads)
-        for i, each in uploads.items():
-            before = server.get(f"fedcac.model@{i}", ctx.initial["params"])
-            sent = each.slots["params"]
-            after[f"fedcac.model@{i}"] = tree.mean([sent], [1.0], [each.masks.get("params")], tree.pick(before, sent))
-            after[f"fedcac.critical@{i}"] = each.slots["fedcac.critical"]
-        masks = [after[f"fedcac.critical@{i}"] for i in self.heard(ctx, after)]
-        return {**after, "fedcac.help": {"from": helpers(overlaps(masks), ctx.round, self.beta)}}
-
-    def heard(self, ctx: ServerContext, server: Slots) -> list[int]:
-        """The clients that have sent something so far."""
-        return [i for i in ctx.clients if f"fedcac.critical@{i}" in server]
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """To each its critical parameters as its helpers have them, all others from the global model."""
@@ -93,27 +102,30 @@ class FedCAC(Method):
         if there:
             helped = tree.means(models, server["fedcac.help"]["from"][[heard.index(i) for i in there]])
             for i, custom in zip(there, helped, strict=True):
-                each[i] = {"params": tree.map(torch.where, server[f"fedcac.critical@{i}"], custom, shared["params"])}
+                each[i] = {"params": tree.map(torch.where, server[f"{CRITICAL}@{i}"], custom, shared["params"])}
         return Download({"buffers": shared["buffers"]}, each)
+
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """The mean, the newest models and masks, and who helps whom."""
+        after = super().aggregate(ctx, server, sums, each)
+        for i, upload in each.items():
+            sent, mask = upload.slots["params"], upload.masks.get("params")
+            before = tree.pick(server.get(f"fedcac.model@{i}", ctx.initial["params"]), sent)
+            after[f"fedcac.model@{i}"] = Sums.of([(sent, 1.0, mask)]).mean(before)
+            after[f"{CRITICAL}@{i}"] = upload.slots[CRITICAL]
+        masks = [after[f"{CRITICAL}@{i}"] for i in self.heard(ctx, after)]
+        return {**after, "fedcac.help": {"from": helpers(overlaps(masks), ctx.round, self.beta)}}
+
+    def heard(self, ctx: ServerContext, server: Slots) -> list[int]:
+        """The clients that have sent something so far."""
+        return [i for i in ctx.clients if f"{CRITICAL}@{i}" in server]
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
         """How many clients, itself included, a client is helped by on average."""
-        held = server.get("fedcac.help")
-        return {"helpers": float(held["from"].sum(1, dtype=torch.float64).mean())} if held else {}
-
-    # -- client ------------------------------------------------------------------------------------
-
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """Remember where training starts."""
-        work = super().begin(ctx, client, download)
-        return {**work, "fedcac.start": work["params"]}
-
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Send the model and which of its parameters are critical."""
-        client, upload = super().end(ctx, client, work)
-        change = tree.sub(upload.slots["params"], work["fedcac.start"])
-        masks = tree.map(lambda d, leaf: critical(d * leaf, self.tau), change, work["params"])
-        return client, replace(upload, slots={**upload.slots, "fedcac.critical": masks})
+        help = server.get("fedcac.help")
+        return {"helpers": float(help["from"].sum(1, dtype=torch.float64).mean())} if help else {}
 
 
 def critical(values: Tensor, share: float) -> Tensor:

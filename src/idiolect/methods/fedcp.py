@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,24 +16,24 @@ from ..contract import (
     ModelError,
     Phase,
     Scored,
-    ServerContext,
+    Slot,
     Slots,
     Task,
-    Tree,
-    Upload,
+    buffers_of,
+    model_in,
     option,
     register,
+    shared,
     tree,
 )
 from ..contract.parts.class_statistics import feature_size
 from ..contract.parts.feature_networks import FeatureNets
-from ..contract.parts.heads import head_outputs
+from ..contract.parts.heads import head_outputs, initial_head
+from ..contract.parts.on_features import params_of
 from ..task.network import Output
 
-POLICY = "fedcp.policy"
-HEAD = "fedcp.head"
-CONTEXT = "fedcp.context"
-FROZEN = "fedcp.frozen"
+POLICY, HEAD, CONTEXT = "fedcp.policy", "fedcp.head", "fedcp.context"
+RECEIVED, RECEIVED_HEAD = "fedcp.received", "fedcp.received_head"
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)
 
 
@@ -58,7 +58,7 @@ class FedCP(FeatureNets):
     Hand-worked: one feature f = 4, scores (ln 3, 0), so r = 3/4; layers 2 x and 10 x without bias: the output is
     2 x 3 + 10 x 1 = 16. The client sends (2 + 10) / 2 = 6 as its global layer.
 
-    An unseen client trains its own layer, from the global one.
+    An unseen client trains its own layer, from the global one. Run it: ``idiolect run fedcp``.
     """
 
     about = About(
@@ -68,50 +68,70 @@ class FedCP(FeatureNets):
         stays="the output layer",
         caution="the server sees half of the private output layer, mixed with the global one",
     )
-    beside: ClassVar[tuple[str, ...]] = (POLICY, HEAD)
 
     lam: float = option(5.0, min=0.0, help="how strongly features are held near those of the received body")
 
-    def check(self, task: Task) -> None:
-        """The output layer has to have one weight for each class and feature."""
-        super().check(task)
-        weight = task.net.params[layer(task)[0]]
-        if weight.ndim != 2 or weight.shape[1] != feature_size(task):
-            raise ModelError(
-                f"fedcp sums the columns of the output layer's weight, but that of {task.head_unit.name} has the shape "
-                f"{tuple(weight.shape)}; use a model with a linear output layer"
-            )
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The model, the policy and the global output layer."""
+        return {**super().slots, POLICY: shared(params_of(POLICY)), HEAD: shared(initial_head)}
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
         """The policy: from features, two scores for each."""
         size = feature_size(task)
         return {POLICY: nn.Sequential(nn.Linear(size, 2 * size), nn.LayerNorm(2 * size), nn.ReLU())}
 
-    def first(self, ctx: ServerContext, slot: str) -> Tree:
-        """The policy network; the global output layer is the model's own."""
-        return super().first(ctx, slot) if slot == POLICY else tree.pick(ctx.initial["params"], layer(ctx.task))
+    def check(self, task: Task) -> None:
+        """The output layer has to have one weight for each class and feature."""
+        super().check(task)
+        weight = task.net.params[task.head_unit.params[0]]
+        if weight.ndim != 2 or weight.shape[1] != feature_size(task):
+            raise ModelError(
+                f"fedcp sums the columns of the output layer's weight, but that of {task.head_unit.name} has the shape "
+                f"{tuple(weight.shape)}; use a model with a linear output layer"
+            )
 
-    def assemble(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The model with the own output layer, what is shared beside it, and the context."""
-        if ctx.newcomer:
-            client = {**client, "private": {**client["private"], **download[HEAD]}}
-        model = super().assemble(ctx, client, download)
-        weights = model["params"][layer(ctx.task)[0]]
-        return {**model, CONTEXT: {"v": F.normalize(weights.sum(0), dim=0)}}
+    # -- client ------------------------------------------------------------------------------------
 
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """Remember the received body."""
-        work = super().begin(ctx, client, download)
-        return {**work, FROZEN: work["params"], f"{FROZEN}.buffers": work["buffers"]}
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The context, and all that is frozen; a newcomer's own output layer is the global one."""
+        params = {**work["params"], **work[HEAD]} if ctx.newcomer else work["params"]
+        context = F.normalize(params[ctx.task.head_unit.params[0]].sum(0), dim=0)
+        frozen = {RECEIVED: params, buffers_of(RECEIVED): work["buffers"], RECEIVED_HEAD: work[HEAD]}
+        return {**work, **frozen, "params": params, CONTEXT: {"v": context}}
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """One phase that trains the model and the policy."""
         noise = (("gumbel", (-1, 2, feature_size(ctx.task))),)
-        return (Phase(slots=("params", POLICY), noise=noise),)
+        return (Phase(self.step, slots=("params", POLICY), noise=noise),)
+
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """A step of body, own layer and policy."""
+        received = self.model_output(ctx, model_in(work, RECEIVED), batch.x).features
+
+        def loss(trees: Slots) -> Scored:
+            out = self.forward(ctx, {**work, **trees}, batch.x, train=True)
+            apart = discrepancy(out.features, received, batch.weight)
+            return Scored(ctx.task.score(out.outputs, batch) + self.lam * apart, *out)
+
+        return self.optimize_slots(ctx, work, ctx.grad(work, ctx.phase.slots, batch, loss), batch)
+
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Send the mean of own and global output layer."""
+        own = tree.pick(work["params"], work[HEAD])
+        return {**work, HEAD: tree.mix(own, work[HEAD], 0.5)}
+
+    # -- prediction --------------------------------------------------------------------------------
+
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Model, policy, the global output layer as received, and the context."""
+        ready = work if CONTEXT in work else self.prepare(ctx, work)
+        beside = {POLICY: ready[POLICY], HEAD: ready[RECEIVED_HEAD], CONTEXT: ready[CONTEXT]}
+        return {**super().personal_model(ctx, ready), **beside}
 
     def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """Both output layers, each on its part of the features."""
-        out = self.features(ctx, slots, x, train)
+        out = self.model_output(ctx, slots, x, train)
         seen = out.features * slots[CONTEXT]["v"]
         scores = ctx.nets[POLICY].apply(slots[POLICY], {}, seen).outputs.reshape(len(x), 2, -1)
         if train and "gumbel" in ctx.noise:
@@ -119,31 +139,6 @@ class FedCP(FeatureNets):
         own, common = scores.softmax(1).unbind(1)
         outputs = head_outputs(ctx.task, slots["params"], own * out.features)
         return out._replace(outputs=outputs + head_outputs(ctx.task, slots[HEAD], common * out.features))
-
-    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """A step of body, own layer and policy."""
-        frozen = ctx.task.forward(work[FROZEN], work[f"{FROZEN}.buffers"], batch.x).features
-
-        def loss(trees: Slots) -> Scored:
-            out = self.forward(ctx, {**work, **trees}, batch.x, train=True)
-            apart = discrepancy(out.features, frozen, batch.weight)
-            return Scored(ctx.task.score(out.outputs, batch) + self.lam * apart, *out)
-
-        return self.descend(ctx, work, ctx.grad(work, ctx.phase.slots, batch, loss), batch)
-
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep the own output layer, send its mean with the global one."""
-        own = tree.pick(work["params"], work[HEAD])
-        return super().end(ctx, client, {**work, HEAD: tree.mix(own, work[HEAD], 0.5)})
-
-    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
-        """All that predicts, as trained."""
-        return {slot: work[slot] for slot in ("params", "buffers", POLICY, HEAD, CONTEXT)}
-
-
-def layer(task: Task) -> tuple[str, ...]:
-    """The names of the output layer's parameters, its weight first."""
-    return task.head_unit.params
 
 
 def gumbel(normal: Tensor) -> Tensor:

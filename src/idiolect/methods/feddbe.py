@@ -13,24 +13,27 @@ from ..contract import (
     About,
     Batch,
     ClientContext,
-    Download,
     Needs,
     Phase,
+    RoundContext,
     Scored,
-    ServerContext,
+    Slot,
     Slots,
-    Upload,
+    Tree,
     option,
+    private,
     register,
+    scratch,
+    shared,
     tree,
 )
 from ..contract.parts.class_statistics import feature_size
 from ..contract.parts.heads import head_outputs
 from ..contract.parts.on_features import OnFeatures
+from ..contract.slots import Init
 from ..task.network import Output
 
-SHIFT = "feddbe.shift"
-MEAN = "feddbe.mean"
+SHIFT, MEAN, RUNNING = "feddbe.shift", "feddbe.mean", "feddbe.running"
 
 
 @register("feddbe")
@@ -48,10 +51,11 @@ class FedDBE(OnFeatures):
     gradient. The global mean is measured once, before the first round: all clients train the initial model for one
     epoch, send the mean of the features that they saw, and forget that model.
 
-    The model is averaged; the shift starts at zero and never leaves the client. An unseen client trains both.
+    The model is averaged; the shift starts at zero and never leaves the client. An unseen client trains both. Run it:
+    ``idiolect run feddbe``.
 
     Hand-worked: features of two samples 1 and 3 have the batch mean 2; with mu = 1, global mean 0.5, kappa = 4 and
-    d = 1 the term is 4 (2 - 0.5)^2 / 2 = 4.5, and its slope in each of the two features 4 (2 - 0.5) / 2 = 3.
+    d = 1 the term is 4 (2 - 0.5)^2 / 2 = 4.5, and its gradient in each of the two features 4 (2 - 0.5) / 2 = 3.
     """
 
     about = About(
@@ -67,49 +71,31 @@ class FedDBE(OnFeatures):
     mu: float = option(1.0, above=0.0, max=1.0, help="weight of the newest batch in the running mean of features")
     shift: bool = option(True, help="shift the features by a private vector")
 
-    # -- server ------------------------------------------------------------------------------------
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The model and the global mean; the shift stays, the running mean is new in each round."""
+        mean, shift = shared(zero_features("z")), private(zero_features("m"))
+        return {**super().slots, MEAN: mean, SHIFT: shift, RUNNING: scratch(zero_features("z", "samples"))}
 
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """The model; the global mean is not known yet."""
-        return {**super().server_init(ctx), MEAN: {"z": no_features(ctx)}}
-
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """The model and the global mean."""
-        sent = super().download(ctx, server, ids)
-        return sent._replace(shared={**sent.shared, MEAN: server[MEAN]})
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The mean model; before the first round the mean of the features."""
-        if ctx.round < 0:
-            return {**server, MEAN: self.average(ctx, server[MEAN], uploads, MEAN)}
-        return super().aggregate(ctx, server, uploads)
+    @property
+    def trained_slots(self) -> tuple[str, ...]:
+        """What is trained: the model and, if there is one, the shift."""
+        return ("params", SHIFT) if self.shift else ("params",)
 
     # -- client ------------------------------------------------------------------------------------
-
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """No shift."""
-        return {**super().client_init(ctx), SHIFT: {"m": no_features(ctx)}}
-
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The model, the shift, the global mean and an empty running mean."""
-        work = {**super().begin(ctx, client, download), SHIFT: client[SHIFT], MEAN: download[MEAN]}
-        running = {"z": torch.zeros_like(download[MEAN]["z"]), "samples": torch.zeros_like(ctx.samples)}
-        return {**work, "feddbe.running": running}
 
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """One phase that trains model and shift; before the first round one epoch of the model alone."""
         if ctx.round < 0:
-            return (Phase("measure", epochs=1),)
-        return (Phase(slots=("params", SHIFT) if self.shift else ("params",)),)
+            return (Phase(self.measure, "measure", epochs=1),)
+        return (Phase(self.step, slots=self.trained_slots),)
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """A step of model and shift on the loss with its pull; before the first round a plain one."""
-        if ctx.round < 0:
-            return self.measured(ctx, work, batch)
-        held = work["feddbe.running"]
+        """A step of model and shift on the loss with its pull."""
+        before = work[RUNNING]
 
         def running(out: Output | Scored) -> Tensor:
-            return (1 - self.mu) * held["z"] + self.mu * mean(out.features, batch)
+            return (1 - self.mu) * before["z"] + self.mu * mean(out.features, batch)
 
         def loss(trees: Slots) -> Scored:
             out = self.forward(ctx, {**work, **trees}, batch.x, train=True)
@@ -118,51 +104,51 @@ class FedDBE(OnFeatures):
             return Scored(plain + self.kappa * pull, *out)
 
         grad = ctx.grad(work, ctx.phase.slots, batch, loss)
-        return {**self.descend(ctx, work, grad, batch), "feddbe.running": {**held, "z": running(grad.scored)}}
+        return {**self.optimize_slots(ctx, work, grad, batch), RUNNING: {**before, "z": running(grad.scored)}}
 
-    def measured(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+    def measure(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A plain step; its features enter the mean."""
-        grad, held, count = ctx.grad(work, "params", batch), work["feddbe.running"], batch.weight.sum()
-        samples = held["samples"] + count
-        z = held["z"] + (mean(grad.scored.features, batch) - held["z"]) * (count / samples)
-        return {**ctx.descend(work, "params", grad, batch), "feddbe.running": {"z": z, "samples": samples}}
+        grad, before, count = ctx.grad(work, "params", batch), work[RUNNING], batch.weight.sum()
+        samples = before["samples"] + count
+        z = before["z"] + (mean(grad.scored.features, batch) - before["z"]) * (count / samples)
+        return {**ctx.optimize(work, "params", grad, batch), RUNNING: {"z": z, "samples": samples}}
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep the shift and send the model; before the first round send the mean and keep nothing."""
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Before the first round send the mean of the features and nothing else; later all but that."""
         if ctx.round < 0:
-            return client, Upload({MEAN: tree.pick(work["feddbe.running"], ("z",)), "weight": {"samples": ctx.samples}})
-        client, upload = super().end(ctx, client, work)
-        return {**client, SHIFT: work[SHIFT]}, upload
-
-    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The newest model and the shift."""
-        return {**super().view(ctx, client, download), SHIFT: client[SHIFT]}
-
-    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
-        """The trained model and the shift."""
-        return {**super().after_local(ctx, client, work), SHIFT: work[SHIFT]}
-
-    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
-        """How long the shift is."""
-        return {"shift_norm": tree.norm(client[SHIFT])} if self.shift else {}
+            return {MEAN: tree.pick(work[RUNNING], ("z",))}
+        return {slot: value for slot, value in work.items() if slot != MEAN}
 
     # -- prediction --------------------------------------------------------------------------------
 
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The model and the shift."""
+        return {**super().personal_model(ctx, work), SHIFT: work[SHIFT]}
+
     def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """The output layer on shifted features."""
-        out = self.features(ctx, slots, x, train)
+        out = self.model_output(ctx, slots, x, train)
         if not self.shift:
             return out
         return out._replace(outputs=head_outputs(ctx.task, slots["params"], out.features + slots[SHIFT]["m"]))
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains model and shift."""
-        return (Phase("onboard", slots=("params", SHIFT) if self.shift else ("params",)),)
+        return (Phase(self.adapt_step, "onboard", slots=self.trained_slots),)
+
+    def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
+        """How long the shift is."""
+        return {"shift_norm": tree.norm(client[SHIFT])} if self.shift else {}
 
 
-def no_features(ctx: ClientContext | ServerContext) -> Tensor:
-    """A feature vector of zeros."""
-    return next(iter(ctx.initial["params"].values())).new_zeros(feature_size(ctx.task))
+def zero_features(vector: str, *numbers: str) -> Init:
+    """A slot of a feature vector and of numbers, all zero."""
+
+    def zeros(ctx: RoundContext) -> Tree:
+        like = next(iter(ctx.initial["params"].values()))
+        return {vector: like.new_zeros(feature_size(ctx.task)), **{name: like.new_zeros(()) for name in numbers}}
+
+    return zeros
 
 
 def mean(features: Tensor, batch: Batch) -> Tensor:

@@ -1,16 +1,34 @@
-"""FedEXP: FedAvg whose server goes further the less the clients' updates agree."""
+"""FedExP: FedAvg whose server goes further the less the clients' updates agree."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..contract import About, Download, Refuses, ServerContext, Slots, Tree, Upload, option, register, tree
-from .scaffold import ServerStep
+from ..contract import (
+    About,
+    Download,
+    Method,
+    Refuses,
+    ServerContext,
+    Slot,
+    Slots,
+    Sums,
+    Tree,
+    Upload,
+    option,
+    register,
+    scratch,
+    tree,
+    zero,
+)
+from ..contract.parts.server_step import ServerStep, step_towards
+
+BEFORE, LAST, LENGTH = "fedexp.before", "fedexp.last", "fedexp.length"
 
 
 @register("fedexp")
@@ -24,7 +42,7 @@ class FedExP(ServerStep):
 
     Because the iterates then oscillate, the model that predicts is the average of the last two. Training starts
     from the last iterate itself. That costs no message: at the start of a round the server hands out the iterate, and
-    for predictions after the round the average.
+    for predictions after the round the average. Run it: ``idiolect run fedexp``.
 
     Hand-worked: updates (3, 1) and (1, -3) have squared lengths 10 and 10 and the mean (2, -1) of squared length 5.
     With epsilon = 0.5 the rate is 20 / (2 * 2 * 5.5) = 0.909, so 1; updates (3, 1) and (-1, -3) have the mean (1, -1),
@@ -33,52 +51,68 @@ class FedExP(ServerStep):
 
     about = About("A server that extrapolates", paper="jhunjhunwala2023fedexp", kind="global")
     refuses = Refuses(other_networks="it compares the updates of one network")
+    one_model = True
     identities: ClassVar[dict[str, str]] = {"fedexp(eps=inf, average_last=false, uniform=false)": "fedavg"}
 
     eps: float = option(1e-3, above=0.0, help="added to the squared length of the mean update; inf gives rate 1")
     average_last: bool = option(True, help="predict with the average of the last two iterates")
 
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """The model, with nothing to average it with yet."""
-        server = super().server_init(ctx)
-        facts = {"rate": torch.tensor(1.0, dtype=torch.float64), "round": torch.tensor(ctx.round - 1)}
-        return {**server, "fedexp.before": server["params"], "fedexp.last": facts}
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The model and the iterate before it; the server itself adds the length of an update to each upload."""
+        slots = super().slots
+        length = scratch(zero("squared"), weigh=slots["params"].weigh)
+        return {**slots, BEFORE: Slot("server"), LAST: Slot("server", first_facts), LENGTH: length}
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """The iterate to train on; once this round's is computed, the average of the last two to predict with."""
-        if self.average_last and int(server["fedexp.last"]["round"]) == ctx.round:
-            server = {**server, "params": tree.mix(server["params"], server["fedexp.before"], 0.5)}
+        if self.average_last and int(server[LAST]["round"]) == ctx.round:
+            server = {**server, "params": tree.mix(server["params"], server[BEFORE], 0.5)}
         return super().download(ctx, server, ids)
 
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """Extrapolate."""
-        rate = self.rate(ctx, server, uploads)
-        facts = {"rate": torch.tensor(rate, dtype=torch.float64), "round": torch.tensor(ctx.round)}
-        after = self.moved(ctx, server, uploads, rate)
-        return {**after, "fedexp.before": server["params"], "fedexp.last": facts}
+    def summand(self, ctx: ServerContext, server: Slots, upload: Upload) -> Upload:
+        """Beside the model, the squared length of the update."""
+        if "params" not in upload.slots:
+            return upload
+        change = update_of(upload, server["params"])
+        return replace(upload, slots={**upload.slots, LENGTH: {"squared": tree.dot(change, change)}})
 
-    def rate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> float:
-        """eta_g; a coordinate that a client did not send has no update."""
-        before = server["params"]
-        updates = [update(each, before) for each in uploads.values()]
-        lengths = [{"squared": tree.dot(each, each)} for each in updates]
-        weights = self.weighed(ctx).weights(uploads)
-        mean = tree.sub(wide(self.average(self.weighed(ctx), before, uploads, "params")), wide(before))
-        above = tree.mean(lengths, weights)["squared"]
-        return max(1.0, float(above / (2 * (tree.dot(mean, mean) + self.eps))))
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """Extrapolate."""
+        mean = Method.aggregate(self, ctx, server, sums, each)
+        rate = self.rate(server["params"], mean["params"], float(sums[LENGTH].mean()["squared"]))
+        after = step_towards(ctx, server, mean, rate)
+        return {**after, BEFORE: server["params"], LAST: facts(rate, ctx.round)}
+
+    def rate(self, before: Tree, mean: Tree, length: float) -> float:
+        """eta_g, from the models before and after averaging and the mean squared length of the updates."""
+        change = tree.sub(to_double(mean), to_double(before))
+        return max(1.0, length / (2 * (float(tree.dot(change, change)) + self.eps)))
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
-        """The server's rate."""
-        return {"server_rate": float(server["fedexp.last"]["rate"])}
+        """The server's learning rate."""
+        return {"server_rate": float(server[LAST]["rate"])}
 
 
-def wide(leaves: Mapping[str, Tensor]) -> Tree:
+def facts(rate: float, round: int) -> Tree:
+    """The server's last learning rate, and in which round that was."""
+    return {"rate": torch.tensor(rate, dtype=torch.float64), "round": torch.tensor(round)}
+
+
+def first_facts(ctx: ServerContext) -> Tree:
+    """Before the first round there is nothing to average with."""
+    return facts(1.0, ctx.round - 1)
+
+
+def to_double(leaves: Mapping[str, Tensor]) -> Tree:
     """A tree in double precision, in which small differences of models keep their length."""
     return tree.map(lambda leaf: leaf.to(torch.float64), leaves)
 
 
-def update(upload: Upload, before: Tree) -> Tree:
+def update_of(upload: Upload, before: Tree) -> Tree:
     """What a client sent minus what the server has, zero where it sent nothing."""
-    moved = tree.sub(wide(upload.slots["params"]), before)
+    change = tree.sub(to_double(upload.slots["params"]), before)
     masks = upload.masks.get("params", {})
-    return {n: torch.where(masks[n], leaf, 0.0) if n in masks else leaf for n, leaf in moved.items()}
+    return {n: torch.where(masks[n], leaf, 0.0) if n in masks else leaf for n, leaf in change.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -14,18 +14,21 @@ from ..contract import (
     Batch,
     ClientContext,
     Download,
+    Needs,
     Phase,
-    Refuses,
     ServerContext,
+    Slot,
     Slots,
+    Sums,
     Tree,
     Upload,
     option,
     register,
     tree,
 )
-from ..contract.parts.collection import Collection, joined, known, parted
+from ..contract.parts.collection import Collection, join_model, known, latest, split_model
 
+GAINS, LOSSES = "fedfomo.gains", "fedfomo.losses"
 # A smaller share of the own loss is no gain: normalised, round-off would decide whom a client follows.
 NO_GAIN = 1e-6
 
@@ -34,6 +37,7 @@ NO_GAIN = 1e-6
 @dataclass(frozen=True)
 class FedFomo(Collection):
     r"""FedFomo (Zhang et al., ICLR 2021): federated first-order model optimization.
+    Run it: ``idiolect run fedfomo``.
 
     With the loss :math:`L_i` on a part of its training data that client i sets aside, it weighs each received model
 
@@ -57,7 +61,9 @@ class FedFomo(Collection):
         stays="the data set aside",
         caution="other clients receive single models as they are",
     )
-    refuses = Refuses(wrapping="its clients get several models of others, so there is no one federated model")
+    refuses = replace(
+        Collection.refuses, wrapping="its clients get several models of others, so there is no one federated model"
+    )
     identities: ClassVar[dict[str, str]] = {"fedfomo(models=0)": "local"}
 
     models: int = option(5, min=0, help="how many of the others' models a client gets each round (M)")
@@ -66,13 +72,56 @@ class FedFomo(Collection):
     decay: float = option(0.05, min=0.0, max=1.0, help="how much that chance falls each round")
 
     @property
-    def holdout(self) -> float:  # type: ignore[override]
+    def needs(self) -> Needs:  # type: ignore[override]
         """Without models to try, all data are trained on."""
-        return self.share if self.models else 0.0
+        return replace(super().needs, holdout=self.share if self.models else 0.0)
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The models, and what those that a client was sent gained."""
+        return {**super().slots, GAINS: Slot("round", no_gains, up="each")}
+
+    # -- client ------------------------------------------------------------------------------------
+
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The own model, the received ones beside it, and nothing known of any."""
+        none = torch.zeros(1 + len(received(work)), device=ctx.samples.device)
+        losses = {"sum": none, "samples": torch.zeros_like(ctx.samples)}
+        return {**super().prepare(ctx, work), LOSSES: losses, GAINS: {"a": none[1:]}}
+
+    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
+        """Try the models on the data set aside, follow those that help, then train."""
+        if not self.models:
+            return (Phase(self.step),)
+        score = Phase(self.score, "score", slots=(), epochs=1, data="holdout", stream="holdout")
+        return (score, Phase(self.step, before=self.follow))
+
+    def score(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """Add up the losses of all models, the own one first."""
+        own, count, losses = join_model(work), batch.weight.sum(), list[Tensor]()
+        for model in (own, *received(work).values()):
+            slots = split_model(ctx, {**own, **model})
+            outputs = ctx.task.forward(slots["params"], slots["buffers"], batch.x).outputs
+            losses.append(ctx.task.score(outputs, batch) * count)
+        return {**work, LOSSES: tree.add(work[LOSSES], {"sum": torch.stack(losses), "samples": count})}
+
+    def follow(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Weigh the models by what they gain, and move towards those that gain something."""
+        others = list(received(work).values())
+        if not others:
+            return work
+        own = join_model(work)
+        loss = work[LOSSES]["sum"] / work[LOSSES]["samples"].clamp_min(1)
+        gained = loss[0] - loss[1:]
+        gained = torch.where(gained.abs() > NO_GAIN * loss[0].abs(), gained, 0.0)
+        params = tree.pick(work["params"], others[0])
+        apart = torch.stack([tree.norm(tree.sub(params, other)) for other in others])
+        gains = gained / (apart + 1e-5)
+        return {**work, **split_model(ctx, move_towards(own, others, gains)), GAINS: {"a": gains}}
 
     # -- server ------------------------------------------------------------------------------------
 
-    def choice(self, ctx: ServerContext, server: Slots, client: int) -> list[int]:
+    def choose(self, ctx: ServerContext, server: Slots, client: int) -> list[int]:
         """Whose models a client gets: those of highest affinity, some places given at random; ties are drawn."""
         others = [j for j in known(ctx, server) if j != client]
         draw = ctx.rng(f"fedfomo {client}")
@@ -90,73 +139,29 @@ class FedFomo(Collection):
         return server.get(f"fedfomo.affinity@{client}", {"sum": nothing})["sum"]
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """The chosen models, and the mean of the newest ones for those who have none yet."""
-        chosen = {i: self.choice(ctx, server, i) for i in ids}
-        models = {
-            i: {f"fedfomo.model/{k}": server[f"latest@{j}"] for k, j in enumerate(each)} for i, each in chosen.items()
-        }
+        """The chosen models, and the mean of the newest ones for those who have none yet; an unseen client gets the
+        mean alone."""
+        chosen = {i: self.choose(ctx, server, i) for i in ids if i in ctx.clients}
+        models = {i: {f"fedfomo.model/{k}": server[latest(j)] for k, j in enumerate(js)} for i, js in chosen.items()}
         return Download(super().download(ctx, server, ids).shared, models)
 
-    def welcome(self, ctx: ServerContext, server: Slots, index: int) -> Slots:
-        """An unseen client gets the mean of the newest models alone."""
-        return self.download(ctx, server, ()).shared
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
         """The new models; what clients gained by the models they were sent enters their affinities."""
-        after = super().aggregate(ctx, server, uploads)
-        for client, upload in uploads.items():
-            gains = upload.slots["fedfomo.gains"]["a"].to(torch.float64)
-            places = torch.tensor(
-                [ctx.clients.index(j) for j in self.choice(ctx, server, client)], dtype=torch.long, device=gains.device
-            )
+        after = super().aggregate(ctx, server, sums, each)
+        for client, upload in each.items():
+            gains = upload.slots[GAINS]["a"].to(torch.float64)
+            places = [ctx.clients.index(j) for j in self.choose(ctx, server, client)]
+            at = torch.tensor(places, dtype=torch.long, device=gains.device)
             before = self.affinity(ctx, server, client).to(gains.device)
-            after[f"fedfomo.affinity@{client}"] = {"sum": before.index_add(0, places, gains)}
+            after[f"fedfomo.affinity@{client}"] = {"sum": before.index_add(0, at, gains)}
         return after
 
-    # -- client ------------------------------------------------------------------------------------
 
-    def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
-        """Try the models on the data set aside, then train."""
-        score = (Phase("score", slots=(), epochs=1, data="holdout", stream="holdout"),) if self.models else ()
-        return (*score, Phase())
-
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The own model, the received ones beside it, and nothing known of any."""
-        work, others = super().begin(ctx, client, download), received(download)
-        none = torch.zeros(1 + len(others), device=ctx.samples.device)
-        losses = {"sum": none, "samples": torch.zeros_like(ctx.samples)}
-        return {**work, **others, "fedfomo.losses": losses, "fedfomo.gains": {"a": none[1:]}}
-
-    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """Add up the losses of all models, the own one first; or train."""
-        if ctx.phase.name != "score":
-            return super().step(ctx, work, batch)
-        own, count, losses = joined(work), batch.weight.sum(), list[Tensor]()
-        for model in (own, *received(work).values()):
-            slots = parted(ctx, {**own, **model})
-            outputs = ctx.task.forward(slots["params"], slots["buffers"], batch.x).outputs
-            losses.append(ctx.task.score(outputs, batch) * count)
-        found = {"sum": torch.stack(losses), "samples": count}
-        return {**work, "fedfomo.losses": tree.add(work["fedfomo.losses"], found)}
-
-    def enter(self, ctx: ClientContext, work: Slots) -> Slots:
-        """Before training: weigh the models by what they gain, and move towards those that gain something."""
-        others = list(received(work).values())
-        if ctx.phase.name == "score" or not others:
-            return work
-        own = joined(work)
-        loss = work["fedfomo.losses"]["sum"] / work["fedfomo.losses"]["samples"].clamp_min(1)
-        gained = loss[0] - loss[1:]
-        gained = torch.where(gained.abs() > NO_GAIN * loss[0].abs(), gained, 0.0)
-        params = tree.pick(work["params"], others[0])
-        apart = torch.stack([tree.norm(tree.sub(params, each)) for each in others])
-        gains = gained / (apart + 1e-5)
-        return {**work, **parted(ctx, moved(own, others, gains)), "fedfomo.gains": {"a": gains}}
-
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Send the trained model, and what the received ones gained."""
-        client, upload = super().end(ctx, client, work)
-        return client, Upload({**upload.slots, "fedfomo.gains": work["fedfomo.gains"]})
+def no_gains(ctx: ClientContext) -> Tree:
+    """What no models gain."""
+    return {"a": ctx.samples.new_zeros(0)}
 
 
 def received(slots: Slots) -> Slots:
@@ -164,11 +169,11 @@ def received(slots: Slots) -> Slots:
     return {slot: each for slot, each in slots.items() if slot.startswith("fedfomo.model/")}
 
 
-def moved(own: Tree, others: Sequence[Tree], gains: Tensor) -> Tree:
+def move_towards(own: Tree, others: Sequence[Tree], gains: Tensor) -> Tree:
     """The own model moved towards the others in proportion to their gains, where these are positive.
 
     >>> models = [{"w": torch.tensor(2.0)}, {"w": torch.tensor(4.0)}, {"w": torch.tensor(-1.0)}]
-    >>> moved({"w": torch.tensor(0.0)}, models, torch.tensor([0.25, 0.25, -2.0]))
+    >>> move_towards({"w": torch.tensor(0.0)}, models, torch.tensor([0.25, 0.25, -2.0]))
     {'w': tensor(3.)}
     """
     gains = gains.clamp_min(0.0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -13,25 +13,35 @@ from ..contract import (
     About,
     Batch,
     ClientContext,
-    Download,
     Method,
     Phase,
     Refuses,
+    RoundContext,
     Scored,
     ServerContext,
+    Slot,
     Slots,
+    Sums,
     Task,
     Tree,
     Upload,
     option,
     register,
+    scratch,
+    tree,
 )
-from ..contract.parts.class_statistics import added, distance, empty, feature_size, merged, require_classes
+from ..contract.parts.class_statistics import (
+    add_rows,
+    distance,
+    feature_size,
+    merge_means,
+    no_features,
+    shared_means,
+)
 from ..contract.parts.heads import check_head, head_outputs
 
-FEATURES = "fedhkd.features"
-SOFT = "fedhkd.soft"
-NOISE = "fedhkd.noise"
+FEATURES, SOFT = "fedhkd.features", "fedhkd.soft"
+OWN_FEATURES, OWN_SOFT, NOISE = "fedhkd.features.own", "fedhkd.soft.own", "fedhkd.noise"
 
 
 @register("fedhkd")
@@ -51,8 +61,9 @@ class FedHKD(Method):
     Hand-worked: clients with 1 and 3 samples of a class send the mean features 2 and 6: H = (2 + 18) / 4 = 5. The
     layer g(h) = (h, 0) at T = 5 predicts e : 1, so (0.731, 0.269); for Q = (1, 0) the divergence is -ln 0.731 = 0.313.
 
-    The view is the global model; the personal one of the paper is what a client has right after local training
-    (`after_local`). The server sees the clients' class counts and, with noise, class means: no privacy is claimed.
+    All clients predict with the global model; the personal one of the paper is what a client has right after local
+    training (`after_local`). The server sees the clients' class counts and, with noise, class means: no privacy is
+    claimed. Run it: ``idiolect run fedhkd``.
     """
 
     about = About(
@@ -63,6 +74,7 @@ class FedHKD(Method):
         caution="class counts leave the client; the noise is not calibrated to any privacy budget",
     )
     refuses = Refuses(other_networks="it works with the features of one network")
+    one_model = True
     identities: ClassVar[dict[str, str]] = {"fedhkd(lam=0, gamma=0)": "fedavg"}
 
     lam: float = option(0.05, min=0.0, help="weight of the output layer's agreement with the soft predictions")
@@ -71,53 +83,40 @@ class FedHKD(Method):
     sigma: float = option(2.0, min=0.0, help="standard deviation of the noise on mean features")
     min_share: float = option(0.0, min=0.0, max=1.0, help="classes of a smaller share of a client's data are not sent")
 
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The model, and what is known of each class; room for what the client knows, and for its noise."""
+        return {
+            **super().slots,
+            FEATURES: shared_means(FEATURES, no_features),
+            SOFT: shared_means(SOFT, self.no_predictions),
+            OWN_FEATURES: scratch(no_features),
+            OWN_SOFT: scratch(self.no_predictions),
+            NOISE: scratch(self.no_noise),
+        }
+
+    def no_predictions(self, ctx: RoundContext) -> Tree:
+        """Mean soft predictions of no class."""
+        outputs = head_outputs(ctx.task, ctx.initial["params"], no_features(ctx)["mean"])
+        return tree.zeros_like({"mean": outputs, "count": outputs[:, 0]})
+
+    def no_noise(self, ctx: RoundContext) -> Tree:
+        """No noise on the mean features."""
+        return {"features": no_features(ctx)["mean"]}
+
     def check(self, task: Task) -> None:
         """There have to be classes, and an output layer on a feature vector."""
         check_head(self.name, task)
 
-    def sizes(self, task: Task) -> dict[str, tuple[int, int]]:
-        """Of each kind of knowledge, the number of classes and of numbers for each."""
-        classes, size = require_classes(self.name, task), feature_size(task)
-        params = task.net.params
-        outputs = head_outputs(task, params, params[task.head_unit.params[0]].new_zeros(1, size))
-        return {FEATURES: (classes, size), SOFT: (classes, outputs.shape[1])}
-
-    # -- server ----------------------------------------------------------------------------------
-
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """The model, and knowledge of no class."""
-        like = next(iter(ctx.initial["params"].values()))
-        return {**super().server_init(ctx), **{slot: empty(*each, like) for slot, each in self.sizes(ctx.task).items()}}
-
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """The model and the knowledge."""
-        sent = super().download(ctx, server, ids)
-        return sent._replace(shared={**sent.shared, FEATURES: server[FEATURES], SOFT: server[SOFT]})
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """Means of models, and of each class's knowledge; a class that nobody sent keeps what is known of it."""
-        knowledge = {slot: merged([u.slots[slot] for u in uploads.values()], server[slot]) for slot in (FEATURES, SOFT)}
-        return {**super().aggregate(ctx, server, uploads), **knowledge}
-
     # -- client ----------------------------------------------------------------------------------
-
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The model, the received knowledge, and room for the own."""
-        work = super().begin(ctx, client, download)
-        sizes = self.sizes(ctx.task)
-        own = {f"{slot}.own": empty(*each, ctx.samples) for slot, each in sizes.items()}
-        noise = {NOISE: {"features": ctx.samples.new_zeros(sizes[FEATURES])}}
-        return {**work, **own, **noise, FEATURES: download[FEATURES], SOFT: download[SOFT]}
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """Training, then a look at what the trained model knows."""
-        noise = (("features", self.sizes(ctx.task)[FEATURES]),)
-        return (Phase(), Phase("knowledge", slots=(), epochs=1, noise=noise))
+        noise = (("features", (ctx.task.classes or 0, feature_size(ctx.task))),)
+        return (Phase(self.step), Phase(self.measure, "knowledge", slots=(), epochs=1, noise=noise))
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """A step on the loss, or a batch's share of the knowledge."""
-        if ctx.phase.name == "knowledge":
-            return self.learn(ctx, work, batch)
+        """A step on the loss with its two terms."""
 
         def loss(trees: Slots) -> Scored:
             plain = ctx.task.loss(trees["params"], work["buffers"], batch)
@@ -125,31 +124,37 @@ class FedHKD(Method):
             near = distance(plain.features, batch.y, batch.weight, work[FEATURES])
             return plain._replace(loss=plain.loss + self.lam * agree + self.gamma * near)
 
-        return ctx.descend(work, "params", ctx.grad(work, "params", batch, loss), batch)
+        return ctx.optimize(work, "params", ctx.grad(work, "params", batch, loss), batch)
 
     def disagreement(self, ctx: ClientContext, params: Tree, work: Slots) -> Tensor:
         """The mean divergence of the output layer, on the classes' features, from their soft predictions."""
         target = work[SOFT]["mean"]
-        found = (head_outputs(ctx.task, params, work[FEATURES]["mean"]) / self.temperature).log_softmax(1)
+        predicted = (head_outputs(ctx.task, params, work[FEATURES]["mean"]) / self.temperature).log_softmax(1)
         known = (work[SOFT]["count"] > 0).to(target.dtype)
-        return (known * (torch.xlogy(target, target) - target * found).sum(1)).sum() / known.sum().clamp_min(1)
+        return (known * (torch.xlogy(target, target) - target * predicted).sum(1)).sum() / known.sum().clamp_min(1)
 
-    def learn(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+    def measure(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """Add a batch to the own knowledge; the noise is that of the first batch."""
         out = ctx.task.forward(work["params"], work["buffers"], batch.x)
-        values = {FEATURES: out.features, SOFT: (out.outputs / self.temperature).softmax(1)}
-        own = {f"{s}.own": added(work[f"{s}.own"], each, batch.y, batch.weight) for s, each in values.items()}
+        values = {OWN_FEATURES: out.features, OWN_SOFT: (out.outputs / self.temperature).softmax(1)}
+        own = {slot: add_rows(work[slot], rows, batch.y, batch.weight) for slot, rows in values.items()}
         return {**work, **own, NOISE: dict(ctx.noise) if ctx.step == 0 else work[NOISE]}
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Send the model and, of classes that are frequent enough, the knowledge."""
-        client, upload = super().end(ctx, client, work)
-        features, soft = work[f"{FEATURES}.own"], work[f"{SOFT}.own"]
+        features, soft = work[OWN_FEATURES], work[OWN_SOFT]
         count = torch.where(features["count"] >= self.min_share * ctx.samples, features["count"], 0.0)
         sent = (count > 0)[:, None]
         blurred = features["mean"] + self.sigma * work[NOISE]["features"]
-        knowledge = {
-            slot: {"mean": torch.where(sent, mean, 0.0), "count": count}
-            for slot, mean in ((FEATURES, blurred), (SOFT, soft["mean"]))
-        }
-        return client, replace(upload, slots={**upload.slots, **knowledge})
+        means = {FEATURES: blurred, SOFT: soft["mean"]}
+        knowledge = {slot: {"mean": torch.where(sent, mean, 0.0), "count": count} for slot, mean in means.items()}
+        return {**work, **knowledge}
+
+    # -- server ----------------------------------------------------------------------------------
+
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """Means of models, and of each class's knowledge; a class that nobody sent keeps what is known of it."""
+        knowledge = {slot: merge_means(sums[slot], server[slot]) for slot in (FEATURES, SOFT)}
+        return {**super().aggregate(ctx, server, sums, each), **knowledge}

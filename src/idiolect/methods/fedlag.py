@@ -85,7 +85,10 @@ class FedLAG(Wrapper):
         "Layers in which clients' updates conflict become personal",
         paper="nguyen2024fedlag",
         kind="wrapper",
-        reveals="as the method inside, personal layers included; where the server cannot work out an update from that, the update too",
+        reveals=(
+            "as the method inside, personal layers included; where the server cannot work out an update from "
+            "that, the update too"
+        ),
         caution="layers are personal in what they become, not in what is sent: the server has to compare them",
     )
     identities: ClassVar[dict[str, str]] = {"fedlag(fedavg, k=0)": "fedavg"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,19 +18,27 @@ from ..contract import (
     Method,
     Phase,
     Refuses,
+    RoundContext,
     Scored,
     ServerContext,
+    Slot,
     Slots,
+    Sums,
     Task,
     Tree,
     Upload,
+    mask_of,
     option,
+    private,
     register,
+    shared,
     tree,
 )
+from ..contract.phase import Step
 
-SCORES = "fedmask.scores"
-KEPT = "fedmask.kept"
+SCORES, KEPT = "fedmask.scores", "fedmask.kept"
+BITS, VOTES = "fedmask.bits", "fedmask.votes"
+MEAN, DECIDED, ON = "fedmask.mean", "fedmask.decided", "fedmask.on"
 DECIMALS = 5
 """Scores that agree to so many decimals are equal, so that round-off chooses no weights."""
 
@@ -53,8 +61,9 @@ class FedMask(Method):
     in one, and stays as it is.
 
     The sign of a score that the server turns changes, its size does not; at a mean of exactly 1/2 clients keep their
-    own. (What overlaps, and that the mean decides by majority, is this library's reading of the paper.) Biases and
+    own. (What overlaps, and that the mean decides by majority, is our reading of the paper.) Biases and
     normalisation are frozen too. Nothing but masks, running statistics and the sample count leaves a client.
+    Run it: ``idiolect run fedmask``.
     """
 
     about = About(
@@ -72,156 +81,152 @@ class FedMask(Method):
     layers: int = option(1, min=1, help="how many of the last layers have masks")
     sparsity: float = option(0.5, min=0.0, below=1.0, help="share of each masked tensor that is pruned")
     start: float = option(0.01, above=0.0, help="score of every weight before training; above 0 all are on")
-    lr: float | None = option(None, above=0.0, help="rate of the scores; none is the run's")
+    lr: float | None = option(None, above=0.0, help="learning rate of the scores; none is the run's")
     overlap: int = option(2, min=1, help="how many clients must have kept a weight for the server to decide about it")
 
-    # -- masks ---------------------------------------------------------------------------------------
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """Scores and structure stay; bits go up, and with them of the model its running statistics only, since weights
+        never change. Votes take no place in a message: `summand` fills them in, to count who kept a weight."""
+        return {
+            "params": shared(nothing, holds="model"),
+            MEAN: Slot("server", self.undecided),
+            SCORES: private(self.first_scores),
+            KEPT: private(self.all_kept),
+            BITS: Slot("round", nothing, up="sum"),
+            VOTES: Slot("round", nothing, up="sum", weigh="uniform"),
+        }
 
-    def masked(self, task: Task) -> tuple[str, ...]:
+    def masked(self, ctx: RoundContext) -> Tree:
         """The tensors that have masks: the weights of the last layers."""
-        head = task.head(self.layers)
-        return tuple(n for n, leaf in task.net.params.items() if n in head and n not in task.norms and leaf.ndim > 1)
+        return tree.pick(ctx.initial["params"], mask_names(ctx.task, self.layers))
+
+    def undecided(self, ctx: ServerContext) -> Tree:
+        """Nothing is decided: all means are 1/2."""
+        return tree.map(lambda leaf: torch.full_like(leaf, 0.5), self.masked(ctx))
+
+    def first_scores(self, ctx: ClientContext) -> Tree:
+        """Equal scores."""
+        return tree.map(lambda leaf: torch.full_like(leaf, self.start), self.masked(ctx))
+
+    def all_kept(self, ctx: ClientContext) -> Tree:
+        """Nothing is pruned."""
+        return tree.map(lambda leaf: torch.ones_like(leaf, dtype=torch.bool), self.masked(ctx))
 
     def check(self, task: Task) -> None:
         """The layers must exist."""
-        self.masked(task)
-
-    def private(self, task: Task) -> frozenset[str]:
-        """No parameter is ever sent: the weights never change."""
-        return frozenset(task.net.params)
-
-    def model(self, ctx: ClientContext, scores: Tree, kept: Tree) -> Tree:
-        """The frozen weights under the binary mask, differentiable straight through."""
-        return {
-            **ctx.initial["params"],
-            **{n: ctx.initial["params"][n] * binary(s, kept[n]) for n, s in scores.items()},
-        }
-
-    def prune(self, scores: Tree) -> Tree:
-        """Which weights stay: in each tensor those with the highest scores; of equal scores the lower index."""
-        found: Tree = {}
-        for name, leaf in scores.items():
-            count = math.ceil((1 - self.sparsity) * leaf.numel() - 1e-9)
-            order = leaf.reshape(-1).round(decimals=DECIMALS).argsort(descending=True, stable=True)
-            found[name] = (order.argsort() < count).reshape(leaf.shape)
-        return found
-
-    # -- server --------------------------------------------------------------------------------------
-
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """Nothing is decided: all means are 1/2."""
-        means = {n: torch.full_like(ctx.initial["params"][n], 0.5) for n in self.masked(ctx.task)}
-        return {"fedmask.mean": means, "buffers": ctx.initial["buffers"]}
-
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """Two bits per weight: whether the server decided about it, and how."""
-        mean = server["fedmask.mean"]
-        return Download(
-            {
-                "fedmask.decided": tree.map(lambda p: p != 0.5, mean),
-                "fedmask.on": tree.map(lambda p: p > 0.5, mean),
-                "buffers": tree.drop(server["buffers"], self.kept(ctx)),
-            }
-        )
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The mean bit of each weight over those who kept it, if they are enough."""
-        before, masks = server["fedmask.mean"], [each.masks["fedmask.bits"] for each in uploads.values()]
-        bits = [tree.map(lambda b, p: b.to(p.dtype), each.slots["fedmask.bits"], before) for each in uploads.values()]
-        mean = tree.mean(bits, ctx.weights(uploads), masks, before)
-        enough = {n: torch.stack([mask[n] for mask in masks]).sum(0) >= self.overlap for n in before}
-        return {
-            "fedmask.mean": tree.map(torch.where, enough, mean, before),
-            "buffers": self.average(ctx, server["buffers"], uploads, "buffers"),
-        }
+        mask_names(task, self.layers)
 
     # -- client --------------------------------------------------------------------------------------
 
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """Equal scores, nothing pruned, and the buffers that stay private."""
-        weights = tree.pick(ctx.initial["params"], self.masked(ctx.task))
-        own = tree.pick(ctx.initial["buffers"], self.kept(ctx))
-        return {
-            SCORES: tree.map(lambda leaf: torch.full_like(leaf, self.start), weights),
-            KEPT: tree.map(lambda leaf: torch.ones_like(leaf, dtype=torch.bool), weights),
-            **({"private": own} if own else {}),
-        }
-
-    def assemble(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The client's mask with what the server decided, and the model that it gives."""
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The client's scores with what the server decided."""
 
         def heed(score: Tensor, kept: Tensor, decided: Tensor, on: Tensor) -> Tensor:
             return torch.where(decided & kept, torch.where(on, score.abs(), -score.abs()), score)
 
-        scores = tree.map(heed, client[SCORES], client[KEPT], download["fedmask.decided"], download["fedmask.on"])
-        buffers = {**download["buffers"], **client.get("private", {})}
-        return {
-            "params": self.model(ctx, scores, client[KEPT]),
-            "buffers": {n: buffers[n] for n in ctx.initial["buffers"]},
-            SCORES: scores,
-            KEPT: client[KEPT],
-        }
+        scores = tree.map(heed, work[SCORES], work[KEPT], work[DECIDED], work[ON])
+        return {**{slot: work[slot] for slot in work if slot not in (DECIDED, ON)}, SCORES: scores}
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """A pass before the pruning, the first time; then training."""
-        training = (Phase("train", slots=(SCORES,), lr=self.lr),)
-        return (*self.first(ctx), *training)
+        return self.learn(ctx, self.step)
 
-    def first(self, ctx: ClientContext) -> tuple[Phase, ...]:
-        """The pass that shows a newcomer what to prune."""
-        return (Phase("probe", slots=(SCORES,), epochs=1, lr=self.lr),) if ctx.newcomer and self.sparsity else ()
+    def learn(self, ctx: ClientContext, step: Step) -> tuple[Phase, ...]:
+        """The phases of a mask: a newcomer first makes the pass that shows it what to prune."""
+        if not (ctx.newcomer and self.sparsity):
+            return (Phase(step, slots=(SCORES,), lr=self.lr),)
+        probe = Phase(step, "probe", slots=(SCORES,), epochs=1, lr=self.lr)
+        return (probe, Phase(step, slots=(SCORES,), lr=self.lr, before=self.prune))
 
-    def enter(self, ctx: ClientContext, work: Slots) -> Slots:
-        """A newcomer prunes after its first pass."""
-        return {**work, KEPT: self.prune(work[SCORES])} if self.first(ctx) and ctx.phase.name == "train" else work
+    def prune(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Which weights stay: in each tensor those with the highest scores; of equal scores the lower index."""
+        kept: Tree = {}
+        for name, leaf in work[SCORES].items():
+            count = math.ceil((1 - self.sparsity) * leaf.numel() - 1e-9)
+            order = leaf.reshape(-1).round(decimals=DECIMALS).argsort(descending=True, stable=True)
+            kept[name] = (order.argsort() < count).reshape(leaf.shape)
+        return {**work, KEPT: kept}
+
+    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """A step of the scores."""
+        grad = self.grad(ctx, work, batch)
+        return {**ctx.optimize(work, SCORES, grad, batch), "buffers": grad.scored.buffers}
 
     def grad(self, ctx: ClientContext, work: Slots, batch: Batch) -> Grad:
         """The gradient of the scores, straight through the mask."""
 
         def loss(trees: Slots) -> Scored:
-            return ctx.task.loss(self.model(ctx, trees[SCORES], work[KEPT]), work["buffers"], batch)
+            return ctx.task.loss(apply_mask(ctx, trees[SCORES], work[KEPT]), work["buffers"], batch)
 
         return ctx.grad(work, SCORES, batch, loss)
 
-    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """A step of the scores."""
-        grad = self.grad(ctx, work, batch)
-        return {**ctx.descend(work, SCORES, grad, batch), "buffers": grad.scored.buffers}
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Send the bits of what was not pruned."""
+        return {**work, BITS: tree.map(lambda s: s > 0, work[SCORES]), mask_of(BITS): work[KEPT]}
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep scores and structure; send the bits of what was not pruned."""
-        own = tree.pick(work["buffers"], self.kept(ctx))
-        after = {**client, SCORES: work[SCORES], KEPT: work[KEPT], **({"private": own} if own else {})}
-        bits = tree.map(lambda s: s > 0, work[SCORES])
-        shared = tree.drop(work["buffers"], self.kept(ctx))
-        slots = {"fedmask.bits": bits, "buffers": shared, "weight": {"samples": ctx.samples}}
-        return after, Upload(slots, {"fedmask.bits": work[KEPT]})
+    # -- server --------------------------------------------------------------------------------------
+
+    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
+        """Two bits per weight: whether the server decided about it, and how; and running statistics."""
+        statistics, mean = super().download(ctx, server, ids).shared, server[MEAN]
+        decided, on = tree.map(lambda p: p != 0.5, mean), tree.map(lambda p: p > 0.5, mean)
+        return Download({**statistics, DECIDED: decided, ON: on})
+
+    def summand(self, ctx: ServerContext, server: Slots, upload: Upload) -> Upload:
+        """Bits as numbers, which have a mean; and a vote for every weight that the client kept."""
+        bits = tree.map(lambda p, bit: bit.to(p.dtype), server[MEAN], upload.slots[BITS])
+        votes = tree.map(lambda p, kept: kept.to(p.dtype), server[MEAN], upload.masks[BITS])
+        return replace(upload, slots={**upload.slots, BITS: bits, VOTES: votes})
+
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """The mean bit of each weight over those who kept it, if they are enough."""
+        enough = tree.map(lambda votes: votes >= self.overlap, sums[VOTES].total)
+        mean = tree.map(torch.where, enough, sums[BITS].mean(server[MEAN]), server[MEAN])
+        return {**super().aggregate(ctx, server, sums, each), MEAN: mean}
 
     # -- prediction ----------------------------------------------------------------------------------
 
-    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
-        """The model under the trained mask."""
-        return {**work, "params": self.model(ctx, work[SCORES], work[KEPT])}
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The model under the client's mask: with what the server decided, or as trained."""
+        work = self.prepare(ctx, work) if DECIDED in work else work
+        params = apply_mask(ctx, work[SCORES], work[KEPT])
+        return {"params": params, "buffers": work["buffers"], SCORES: work[SCORES], KEPT: work[KEPT]}
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client does what a newcomer does: a pass, pruning, training."""
-        return self.phases(ctx)
+        return self.learn(ctx, self.adapt_step)
 
-    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
-        """A step of the scores of a copy, whatever the phase calls them; or the statistics of the masked model."""
-        if ctx.phase.name == "stats":
-            return super().tune(ctx, view, batch)
-        if ctx.phase.name == "train" and ctx.epoch == ctx.step == 0:
-            view = self.enter(ctx, view)
-        fresh = {f"{SCORES}:{key}": each for key, each in ctx.optimizer.init(view[SCORES]).items()}
-        grad = self.grad(ctx, view, batch)
-        moved = ctx.move({**fresh, **view}, SCORES, grad, ctx.phase.lr or self.lr or ctx.lr)
-        return {**moved, "params": self.model(ctx, moved[SCORES], moved[KEPT]), "buffers": grad.scored.buffers}
+    def adapt_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
+        """A step of the scores of a copy, also in phases that know of `params` only."""
+        fresh = {f"{SCORES}:{key}": state for key, state in ctx.training.optimizer.init(model[SCORES]).items()}
+        grad = self.grad(ctx, model, batch)
+        after = ctx.apply({**fresh, **model}, SCORES, grad, ctx.phase.lr or self.lr or ctx.lr)
+        return {**after, "params": apply_mask(ctx, after[SCORES], after[KEPT]), "buffers": grad.scored.buffers}
 
-    def records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
+    def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The share of the masked weights that is on."""
         on = [((score > 0) & client[KEPT][n]).sum() for n, score in client[SCORES].items()]
         return {"on": torch.stack(on).sum() / tree.size(client[SCORES])}
+
+
+def nothing(ctx: RoundContext) -> Tree:
+    """A slot without leaves."""
+    return {}
+
+
+def mask_names(task: Task, layers: int) -> tuple[str, ...]:
+    """The names of the weights of the last layers."""
+    head = task.head(layers)
+    return tuple(n for n, leaf in task.net.params.items() if n in head and n not in task.norms and leaf.ndim > 1)
+
+
+def apply_mask(ctx: ClientContext, scores: Tree, kept: Tree) -> Tree:
+    """The frozen weights under the binary mask, differentiable straight through."""
+    frozen = ctx.initial["params"]
+    return {**frozen, **{n: frozen[n] * binary(s, kept[n]) for n, s in scores.items()}}
 
 
 def binary(score: Tensor, kept: Tensor) -> Tensor:

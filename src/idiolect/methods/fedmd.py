@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,21 +13,26 @@ from ..contract import (
     About,
     Batch,
     ClientContext,
-    Download,
     Grad,
     Method,
     Needs,
     Phase,
     Refuses,
+    RoundContext,
     Scored,
     ServerContext,
+    Slot,
     Slots,
-    Task,
+    Sums,
+    Tree,
     Upload,
+    mask_of,
     option,
+    private,
     register,
-    tree,
+    scratch,
 )
+from ..contract.phase import Step
 from ..task.losses import per_sample
 
 SCORES = "fedmd.scores"
@@ -51,6 +56,7 @@ class FedMD(Method):
     (1 + 1) / 2 = 1, and its gradient in the scores (-1/2, -1/2).
 
     The server sees scores of public samples only. An unseen client goes through the set-up and one round.
+    Run it: ``idiolect run fedmd``.
     """
 
     about = About(
@@ -74,97 +80,57 @@ class FedMD(Method):
     )
     digest_epochs: int = option(1, min=0, help="passes over the consensus per round")
     digest_batch: int = option(256, min=1, help="batch size of scoring and digesting")
-    digest_lr: float | None = option(None, above=0.0, help="rate of digesting; none is the run's")
+    digest_lr: float | None = option(None, above=0.0, help="learning rate of digesting; none is the run's")
 
-    def private(self, task: Task) -> frozenset[str]:
-        """The whole model stays on the client."""
-        return frozenset(task.net.params) | frozenset(task.net.buffers)
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """No model is shared; the consensus goes down, and where it is digested, scores go up."""
+        kept = {"params": private(holds="model"), CONSENSUS: Slot("server", no_consensus, down=True)}
+        if not self.digest_epochs:
+            return kept
+        return {**kept, SCORES: Slot("round", self.no_scores, up="sum", weigh="uniform"), SEEN: scratch(self.none_seen)}
 
-    # -- server --------------------------------------------------------------------------------------
+    def no_scores(self, ctx: ClientContext) -> Tree:
+        """Room for the scores."""
+        return {"scores": blank(ctx, self.samples)}
 
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """No consensus yet, of no samples."""
-        nothing = blank(ctx, 0)
-        return {CONSENSUS: {"scores": nothing, "round": torch.tensor(ctx.round - 1, device=nothing.device)}}
-
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """The newest consensus."""
-        return Download({CONSENSUS: server[CONSENSUS]})
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The plain mean of the scores, of as many samples as were scored; they are digested in the next round."""
-        masks = [each.masks[SCORES] for each in uploads.values()]
-        mean = tree.mean([each.slots[SCORES] for each in uploads.values()], [1.0] * len(uploads), masks)["scores"]
-        seen = torch.stack([mask["scores"].flatten(1).any(1) for mask in masks]).any(0)
-        used = torch.tensor(ctx.round + 1, device=mean.device)
-        return {CONSENSUS: {"scores": mean[: int(seen.sum())].clone(), "round": used}}
+    def none_seen(self, ctx: ClientContext) -> Tree:
+        """Which samples have scores: none."""
+        return {"rows": blank(ctx, self.samples).new_zeros(self.samples, dtype=torch.bool)}
 
     # -- client --------------------------------------------------------------------------------------
 
-    def first(self) -> tuple[Phase, ...]:
-        """The set-up: public, then own data."""
-        public = Phase("public", data="public", stream="pretrain", epochs=self.public_epochs)
-        return (*((public,) if self.public_epochs else ()), Phase("train", epochs=self.private_epochs))
-
-    def digests(self, ahead: int = 0) -> tuple[Phase, ...]:
-        """Passes over one round's public samples, always in the same order."""
-        return (
-            Phase(
-                "digest",
-                data="public",
-                stream="digest",
-                ahead=ahead,
-                epochs=1,
-                samples=self.samples,
-                batch_size=self.digest_batch,
-                lr=self.digest_lr,
-            ),
-        ) * self.digest_epochs
-
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """Digest and revisit, or the set-up; then score the next round's samples."""
-        training = self.first() if ctx.round < 0 else (*self.digests(), Phase())
-        score = Phase(
-            "score",
-            slots=(),
-            data="public",
-            stream="digest",
-            ahead=1,
-            epochs=1,
-            samples=self.samples,
-            batch_size=self.digest_batch,
+        if ctx.round < 0:
+            training = self.first_phases(self.step)
+        else:
+            training = (*self.digest_phases(self.digest_step), Phase(self.step))
+        return (
+            (*training, self.on_consensus(self.score, "score", slots=(), ahead=1)) if self.digest_epochs else training
         )
-        return (*training, score) if self.digest_epochs else training
 
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The own model, the consensus, and room for the scores."""
-        work = {**super().begin(ctx, client, download), CONSENSUS: download[CONSENSUS]}
-        scores = blank(ctx, self.samples)
-        return {**work, SCORES: {"scores": scores}, SEEN: {"rows": scores.new_zeros(len(scores), dtype=torch.bool)}}
+    def first_phases(self, step: Step) -> tuple[Phase, ...]:
+        """The set-up: public, then own data."""
+        public = Phase(step, "public", data="public", stream="pretrain", epochs=self.public_epochs)
+        return (*((public,) if self.public_epochs else ()), Phase(step, "train", epochs=self.private_epochs))
 
-    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """A step of training or digesting, or the scores of a batch."""
-        if ctx.phase.name == "score":
-            return self.score(ctx, work, batch)
-        if ctx.phase.name != "digest":
-            return super().step(ctx, work, batch)
-        grad = self.digest(ctx, work, batch)
+    def digest_phases(self, step: Step, ahead: int = 0) -> tuple[Phase, ...]:
+        """Passes over one round's public samples, always in the same order."""
+        return (self.on_consensus(step, "digest", ahead=ahead, lr=self.digest_lr),) * self.digest_epochs
+
+    def on_consensus(self, step: Step, name: str, **facts: Any) -> Phase:
+        """One pass over the public samples of a round."""
+        samples, size = self.samples, self.digest_batch
+        return Phase(step, name, data="public", stream="digest", epochs=1, samples=samples, batch_size=size, **facts)
+
+    def digest_step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """A step towards the consensus."""
+        grad = self.digest_grad(ctx, work, batch)
         # The training log is about the clients' own data.
-        return work if grad is None else {**ctx.descend(work, "params", grad, batch), "log": work["log"]}
+        return work if grad is None else {**ctx.optimize(work, "params", grad, batch), "log": work["log"]}
 
-    def score(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """Write down the scores of a batch, in the order in which they will be digested."""
-        found = ctx.task.forward(work["params"], work["buffers"], batch.x).outputs.detach()
-        at = ctx.step * self.digest_batch
-
-        def put(held: Tensor, new: Tensor) -> Tensor:
-            return torch.cat([held[:at], new, held[at + len(new) :]])
-
-        rows = torch.ones_like(batch.weight, dtype=torch.bool)
-        scores, seen = put(work[SCORES]["scores"], found), put(work[SEEN]["rows"], rows)
-        return {**work, SCORES: {"scores": scores}, SEEN: {"rows": seen}}
-
-    def digest(self, ctx: ClientContext, work: Slots, batch: Batch) -> Grad | None:
+    def digest_grad(self, ctx: ClientContext, work: Slots, batch: Batch) -> Grad | None:
         """The gradient of the distance from the consensus; none where there is no consensus of the batch."""
         at, consensus = ctx.step * self.digest_batch, work[CONSENSUS]
         target = consensus["scores"][at : at + len(batch.x)]
@@ -181,34 +147,61 @@ class FedMD(Method):
 
         return ctx.grad(work, "params", batch, loss)
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep the model, send the scores."""
-        client, _ = super().end(ctx, client, work)
+    def score(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """Write down the scores of a batch, in the order in which they will be digested."""
+        outputs = ctx.task.forward(work["params"], work["buffers"], batch.x).outputs.detach()
+        at = ctx.step * self.digest_batch
+
+        def put(all_rows: Tensor, new: Tensor) -> Tensor:
+            return torch.cat([all_rows[:at], new, all_rows[at + len(new) :]])
+
+        rows = torch.ones_like(batch.weight, dtype=torch.bool)
+        scores, seen = put(work[SCORES]["scores"], outputs), put(work[SEEN]["rows"], rows)
+        return {**work, SCORES: {"scores": scores}, SEEN: {"rows": seen}}
+
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Send the rows that have scores."""
         if not self.digest_epochs:
-            return client, Upload({})
+            return work
         scores, seen = work[SCORES]["scores"], work[SEEN]["rows"]
         mask = seen.reshape(-1, *[1] * (scores.ndim - 1)).expand(scores.shape)
-        return client, Upload({SCORES: work[SCORES]}, {SCORES: {"scores": mask}})
+        return {**work, mask_of(SCORES): {"scores": mask}}
+
+    # -- server --------------------------------------------------------------------------------------
+
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """The plain mean of the scores, of as many samples as were scored; they are digested in the next round."""
+        mean, weight = sums[SCORES].mean()["scores"], sums[SCORES].weight["scores"]
+        seen = (weight > 0).flatten(1).any(1)
+        used = torch.tensor(ctx.round + 1, device=mean.device)
+        return {**server, CONSENSUS: {"scores": mean[: int(seen.sum())].clone(), "round": used}}
 
     # -- prediction ----------------------------------------------------------------------------------
 
-    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The own model; with the consensus, should it be digested."""
-        return {**super().view(ctx, client, download), CONSENSUS: download[CONSENSUS]}
+        return {**super().personal_model(ctx, work), CONSENSUS: work[CONSENSUS]}
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client goes through the set-up, and then through a round with the newest consensus."""
-        return (*self.first(), *self.digests(ahead=1), Phase())
+        digest = self.digest_phases(self.adapt_digest_step, ahead=1)
+        return (*self.first_phases(self.adapt_step), *digest, Phase(self.adapt_step))
 
-    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
-        """A step on a copy of the own model."""
-        if ctx.phase.name != "digest":
-            return super().tune(ctx, view, batch)
-        grad = self.digest(ctx, view, batch)
-        return view if grad is None else ctx.move(view, "params", grad, ctx.rate)
+    def adapt_digest_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
+        """A step of a copy of the own model towards the consensus."""
+        grad = self.digest_grad(ctx, model, batch)
+        return model if grad is None else ctx.apply(model, "params", grad)
 
 
-def blank(ctx: ClientContext | ServerContext, count: int) -> Tensor:
+def no_consensus(ctx: ServerContext) -> Tree:
+    """No consensus yet, of no samples."""
+    nothing = blank(ctx, 0)
+    return {"scores": nothing, "round": torch.tensor(ctx.round - 1, device=nothing.device)}
+
+
+def blank(ctx: RoundContext, count: int) -> Tensor:
     """Zeros in place of the scores of so many samples."""
     model = ctx.initial
     x = ctx.task.example[0][:1].to(next(iter(model["params"].values())).device)

@@ -21,19 +21,29 @@ from ..contract import (
     Refuses,
     Scored,
     ServerContext,
+    Slot,
     Slots,
+    Sums,
     Task,
     Tree,
     Upload,
     option,
     register,
     tree,
+    zero,
 )
-from ..contract.parts.class_statistics import added, distance, empty, feature_size, merged, require_classes, rows
-from .fedrep import in_turn
+from ..contract.parts.class_statistics import (
+    add_rows,
+    distance,
+    merge_means,
+    no_features,
+    require_classes,
+    rows,
+    shared_means,
+)
 
-PROTOTYPES = "fedpac.prototypes"
-STATISTICS = "fedpac.statistics"
+PROTOTYPES, STATISTICS = "fedpac.prototypes", "fedpac.statistics"
+GLOBAL = "fedpac.global"
 
 
 @register("fedpac")
@@ -58,7 +68,7 @@ class FedPAC(Method):
 
     Weights below 1e-3 become zero; where none is left the client keeps its own head. A client that is absent keeps the
     head that its last round led to; one that never trained has the mean of all heads. An unseen client starts from that
-    mean and trains its head.
+    mean and trains its head. Run it: ``idiolect run fedpac``.
 
     Hand-worked, one class and one feature: three clients with h = 0, 1, 10 and V = 1, 1, 1. For the first client,
     diag(V) + D is [[1, 0, 0], [0, 2, 10], [0, 10, 101]]; the third gets no weight, and the first two minimise
@@ -72,14 +82,26 @@ class FedPAC(Method):
         caution="class counts and means tell which classes a client has; the server keeps a head per client",
     )
     needs = Needs(server_models=True)
-    refuses = Refuses(other_networks="it works with the features of one network")
+    refuses = Refuses(
+        other_networks="it works with the features of one network",
+        summing="it combines the participants' heads anew for each of them",
+    )
     identities: ClassVar[dict[str, str]] = {"fedpac(lam=0, collaborate=false)": "fedrep(head_epochs=1)"}
 
     lam: float = option(1.0, min=0.0, help="weight lambda of the pull of features to the global class means")
     collaborate: bool = option(True, help="combine heads; false leaves each client its own")
     head_epochs: int = option(1, min=0, help="epochs of the head, body frozen")
-    head_lr: float | None = option(None, above=0.0, help="rate of the head; none is the run's")
+    head_lr: float | None = option(None, above=0.0, help="learning rate of the head; none is the run's")
     smallest: float = option(1e-3, min=0.0, below=1.0, help="smaller weights of heads become zero")
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The model, whose head the server needs from each, the class means, and what heads are combined by."""
+        return {
+            "params": replace(super().slots["params"], up="each"),
+            PROTOTYPES: shared_means(PROTOTYPES, no_features),
+            STATISTICS: Slot("round", zero("square"), up="each"),
+        }
 
     def head(self, task: Task) -> frozenset[str]:
         """The last layer."""
@@ -90,102 +112,99 @@ class FedPAC(Method):
         require_classes(self.name, task)
         task.require_features(self.name)
 
-    # -- server ------------------------------------------------------------------------------------
-
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """No class is known yet, and nobody has a head of its own."""
-        classes, like = require_classes(self.name, ctx.task), next(iter(ctx.initial["params"].values()))
-        return {**super().server_init(ctx), PROTOTYPES: empty(classes, feature_size(ctx.task), like)}
-
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """The body, the class means, and to each its own head, or the mean of all."""
-        sent = super().download(ctx, server, ids).shared
-        models = {i: {"params": {**sent["params"], **server.get(f"fedpac.head@{i}", {})}} for i in ids}
-        return Download({"buffers": sent["buffers"], PROTOTYPES: server[PROTOTYPES]}, models)
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The mean model, the mean of each class, and the participants' new heads."""
-        after = super().aggregate(ctx, server, uploads)
-        means = merged([each.slots[PROTOTYPES] for each in uploads.values()], server[PROTOTYPES])
-        return {**after, PROTOTYPES: means, **self.heads(ctx, server, uploads)}
-
-    def heads(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The head of each participant: its combination of all participants' heads."""
-        names, own = self.head(ctx.task), torch.eye(len(uploads), dtype=torch.float64)
-        sent = [tree.pick(each.slots["params"], names) for each in uploads.values()]
-        masks = [each.masks.get("params") for each in uploads.values()]
-        weights = self.weights([each.slots[STATISTICS] for each in uploads.values()]) if self.collaborate else own
-        before = tree.pick(server["params"], sent[0])
-        return {
-            f"fedpac.head@{i}": tree.mean(sent, row.tolist(), masks, server.get(f"fedpac.head@{i}", before))
-            for i, row in zip(uploads, weights, strict=True)
-        }
-
-    def weights(self, statistics: Sequence[Tree]) -> Tensor:
-        """The weights alpha, a row for each client (eq. 11)."""
-        h = torch.stack([each["mean"].flatten() for each in statistics]).to("cpu", torch.float64)
-        variance = torch.stack([each["variance"] for each in statistics]).to("cpu", torch.float64)
-        found = torch.eye(len(h), dtype=torch.float64)
-        for i in range(len(h)):
-            apart = h[i] - h
-            alpha = simplex_weights(torch.diag(variance) + apart @ apart.T)
-            alpha = torch.where(alpha < self.smallest, 0.0, alpha)
-            found[i] = alpha if bool(alpha.any()) else found[i]
-        return found
-
     # -- client ------------------------------------------------------------------------------------
 
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The model, the global class means, and nothing measured yet."""
-        work, means = super().begin(ctx, client, download), download[PROTOTYPES]
-        square = torch.zeros_like(ctx.samples)
-        return {**work, "fedpac.global": means, PROTOTYPES: tree.zeros_like(means), STATISTICS: {"square": square}}
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Remember the global class means; nothing is measured yet."""
+        return {**work, GLOBAL: work[PROTOTYPES], PROTOTYPES: tree.zeros_like(work[PROTOTYPES])}
 
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """Measure the received body, train the head, then the body, and measure the class means of the new one."""
-        training = in_turn(ctx.task, self.head(ctx.task), self.head_epochs, None, self.head_lr)
-        return (Phase("received", slots=(), epochs=1), *training, Phase("trained", slots=(), epochs=1))
+        head = self.head(ctx.task)
+        body = frozenset(ctx.task.names) - head
+        return (
+            Phase(self.measure_received, "received", slots=(), epochs=1),
+            Phase(self.step, "own", part=head, epochs=self.head_epochs, lr=self.head_lr),
+            *((Phase(self.pull, "shared", part=body),) if body else ()),
+            Phase(self.measure, "trained", slots=(), epochs=1, before=self.summarize_received),
+        )
 
-    def enter(self, ctx: ClientContext, work: Slots) -> Slots:
-        """Before the new features are measured, make h and V of the received ones."""
-        if ctx.phase.name != "trained":
-            return work
+    def measure_received(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """Features of one batch more in the class means and in the sum of squares."""
+        features, y, weight = self.feature_rows(ctx, work, batch)
+        square = work[STATISTICS]["square"] + (features.square().sum(1) * weight).sum()
+        return {**work, PROTOTYPES: add_rows(work[PROTOTYPES], features, y, weight), STATISTICS: {"square": square}}
+
+    def pull(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """A step of the body, its features pulled to the class means (eq. 6)."""
+        frozen = ctx.task.frozen(ctx.phase.part)
+
+        def loss(trees: Slots) -> Scored:
+            scored = ctx.task.loss(trees["params"], work["buffers"], batch, frozen=frozen)
+            apart = distance(*rows(scored.features, batch), work[GLOBAL])
+            return scored._replace(loss=scored.loss + self.lam * apart)
+
+        return ctx.optimize(work, "params", ctx.grad(work, "params", batch, loss), batch)
+
+    def summarize_received(self, ctx: ClientContext, work: Slots) -> Slots:
+        """h and V of the received body's features; then the class means start anew."""
         means = work[PROTOTYPES]
         samples = means["count"].sum().clamp_min(1)
         h = means["mean"] * (means["count"] / samples)[:, None]
         variance = (work[STATISTICS]["square"] / samples - h.square().sum()).clamp_min(0.0) / samples
         return {**work, PROTOTYPES: tree.zeros_like(means), STATISTICS: {"mean": h, "variance": variance}}
 
-    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """Measure features, or train the head, or the body with its pull."""
-        if ctx.phase.name in ("received", "trained"):
-            return self.measured(ctx, work, batch)
-        if ctx.phase.name == "own":
-            return super().step(ctx, work, batch)
-        frozen = ctx.task.frozen(ctx.phase.part)
+    def measure(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+        """Features of one batch more in the class means."""
+        return {**work, PROTOTYPES: add_rows(work[PROTOTYPES], *self.feature_rows(ctx, work, batch))}
 
-        def loss(trees: Slots) -> Scored:
-            scored = ctx.task.loss(trees["params"], work["buffers"], batch, frozen=frozen)
-            pull = distance(*rows(scored.features, batch), work["fedpac.global"])
-            return scored._replace(loss=scored.loss + self.lam * pull)
+    def feature_rows(self, ctx: ClientContext, work: Slots, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """The model's features on a batch, row by row."""
+        return rows(ctx.task.forward(work["params"], work["buffers"], batch.x).features, batch)
 
-        return ctx.descend(work, "params", ctx.grad(work, "params", batch, loss), batch)
+    # -- server ------------------------------------------------------------------------------------
 
-    def measured(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """Features of one batch more in the class means and in the mean square."""
-        features, y, weight = rows(ctx.task.forward(work["params"], work["buffers"], batch.x).features, batch)
-        work = {**work, PROTOTYPES: added(work[PROTOTYPES], features, y, weight)}
-        if ctx.phase.name == "trained":
-            return work
-        square = work[STATISTICS]["square"] + (features.square().sum(1) * weight).sum()
-        return {**work, STATISTICS: {"square": square}}
+    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
+        """The body, the class means, and to each its own head, or the mean of all."""
+        common = dict(super().download(ctx, server, ids).shared)
+        params = common.pop("params")
+        return Download(common, {i: {"params": {**params, **server.get(f"fedpac.head@{i}", {})}} for i in ids})
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Send the model and what was measured."""
-        client, upload = super().end(ctx, client, work)
-        measured = {slot: work[slot] for slot in (PROTOTYPES, STATISTICS)}
-        return client, replace(upload, slots={**upload.slots, **measured})
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
+        """The mean model, the mean of each class, and the participants' new heads."""
+        after = super().aggregate(ctx, server, sums, each)
+        means = merge_means(sums[PROTOTYPES], server[PROTOTYPES])
+        return {**after, PROTOTYPES: means, **self.combine_heads(ctx, server, each)}
+
+    def combine_heads(self, ctx: ServerContext, server: Slots, each: Mapping[int, Upload]) -> Slots:
+        """The head of each participant: its combination of all participants' heads."""
+        names, uploads = self.head(ctx.task), list(each.values())
+        heads = [tree.pick(upload.slots["params"], names) for upload in uploads]
+        masks = [upload.masks.get("params") for upload in uploads]
+        alone = torch.eye(len(uploads), dtype=torch.float64)
+        weights = self.weights([upload.slots[STATISTICS] for upload in uploads]) if self.collaborate else alone
+        before = tree.pick(server["params"], heads[0])
+        return {
+            f"fedpac.head@{i}": tree.mean(heads, row.tolist(), masks, server.get(f"fedpac.head@{i}", before))
+            for i, row in zip(each, weights, strict=True)
+        }
+
+    def weights(self, statistics: Sequence[Tree]) -> Tensor:
+        """The weights alpha, a row for each client (eq. 11)."""
+        h = torch.stack([each["mean"].flatten() for each in statistics]).to("cpu", torch.float64)
+        variance = torch.stack([each["variance"] for each in statistics]).to("cpu", torch.float64)
+        weights = torch.eye(len(h), dtype=torch.float64)
+        for i in range(len(h)):
+            apart = h[i] - h
+            alpha = simplex_weights(torch.diag(variance) + apart @ apart.T)
+            alpha = torch.where(alpha < self.smallest, 0.0, alpha)
+            weights[i] = alpha if bool(alpha.any()) else weights[i]
+        return weights
+
+    # -- prediction --------------------------------------------------------------------------------
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its head on the shared body."""
-        return (Phase("onboard", part=self.head(ctx.task)),)
+        return (Phase(self.adapt_step, "onboard", part=self.head(ctx.task)),)

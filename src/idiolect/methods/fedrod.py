@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -13,27 +13,26 @@ from ..contract import (
     About,
     Batch,
     ClientContext,
-    Download,
     ModelError,
     Phase,
     Scored,
-    ServerContext,
+    Slot,
     Slots,
     Task,
     Tree,
-    Upload,
     option,
+    private,
     register,
+    shared,
     tree,
 )
 from ..contract.parts.class_statistics import require_classes
-from ..contract.parts.heads import head_outputs
-from ..contract.parts.on_features import OnFeatures, head_values
+from ..contract.parts.heads import head_outputs, head_params, zeros_like_head
+from ..contract.parts.on_features import OnFeatures, params_of
 from ..task.losses import class_axis
 from ..task.network import Output
 
-OWN = "fedrod.own"
-HYPER = "fedrod.hyper"
+OWN, HYPER = "fedrod.own", "fedrod.hyper"
 ABSENT = -1e4
 """Stands for the logarithm of no samples: no probability, and no gradient."""
 
@@ -54,10 +53,10 @@ class FedRoD(OnFeatures):
     never trained predicts with the generic one; an unseen client trains its private head.
 
     With `hyper` a small network, which is averaged like the body, makes the private head from the client's class
-    shares: then nothing is private, and unseen clients have a head at once.
+    shares: then nothing is private, and unseen clients have a head at once. Run it: ``idiolect run fedrod``.
 
     Hand-worked: one sample of class 0 with logits (0, 0) at a client with n = (3, 1). The balanced soft-max gives
-    class 0 the probability 3 / (3 + 1), so the slope of the generic logits is (-1/4, 1/4), where the plain soft-max
+    class 0 the probability 3 / (3 + 1), so the gradient of the generic logits is (-1/4, 1/4), where the plain soft-max
     has (-1/2, 1/2); the private head, which sees the plain one, moves along (-1/2, 1/2).
     """
 
@@ -74,11 +73,17 @@ class FedRoD(OnFeatures):
     hyper: bool = option(False, help="make private heads from class shares by a common network")
     hidden: int = option(32, min=1, help="width of that network")
     own_lr: float | None = option(
-        None, above=0.0, help="rate of the private head, or of that network; none is the run's"
+        None, above=0.0, help="learning rate of the private head, or of that network; none is the run's"
     )
 
     @property
-    def trained(self) -> str:
+    def slots(self) -> Mapping[str, Slot]:
+        """The model; the private head, which stays, or what makes it, which does not."""
+        own = {HYPER: shared(params_of(HYPER))} if self.hyper else {OWN: private(zeros_like_head)}
+        return {**super().slots, **own}
+
+    @property
+    def personal_slot(self) -> str:
         """The slot that the personal loss trains."""
         return HYPER if self.hyper else OWN
 
@@ -86,11 +91,10 @@ class FedRoD(OnFeatures):
         """To make private heads, a network that at first makes zeros."""
         if not self.hyper:
             return {}
-        last = nn.Linear(self.hidden, tree.size(head_values(task)))
+        last = nn.Linear(self.hidden, tree.size(head_params(task)))
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
-        hyper = nn.Sequential(nn.Linear(require_classes(self.name, task), self.hidden), nn.ReLU(), last)
-        return {"hyper": hyper}
+        return {HYPER: nn.Sequential(nn.Linear(require_classes(self.name, task), self.hidden), nn.ReLU(), last)}
 
     def check(self, task: Task) -> None:
         """Class counts need classes, and a logit for each."""
@@ -103,43 +107,18 @@ class FedRoD(OnFeatures):
                 f"classes, but the model gives outputs {tuple(outputs.shape[1:])}; give a model with a logit per class"
             )
 
-    # -- server ------------------------------------------------------------------------------------
-
-    def server_init(self, ctx: ServerContext) -> Slots:
-        """The model and the network that makes heads."""
-        return {**super().server_init(ctx), **({HYPER: ctx.nets["hyper"].params} if self.hyper else {})}
-
-    def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
-        """The model and the network that makes heads."""
-        sent = super().download(ctx, server, ids)
-        return sent._replace(shared={**sent.shared, HYPER: server[HYPER]}) if self.hyper else sent
-
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """The means of both."""
-        after = super().aggregate(ctx, server, uploads)
-        return {**after, HYPER: self.average(ctx, server[HYPER], uploads, HYPER)} if self.hyper else after
-
     # -- client ------------------------------------------------------------------------------------
-
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """A private head of zeros, unless one is made."""
-        own = {} if self.hyper else {OWN: tree.zeros_like(head_values(ctx.task))}
-        return {**super().client_init(ctx), **own}
-
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The model, and the private head or what makes it."""
-        return {**super().begin(ctx, client, download), self.trained: {**client, **download}[self.trained]}
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """One phase that trains both."""
-        return (Phase(slots=("params", self.trained)),)
+        return (Phase(self.step, slots=("params", self.personal_slot)),)
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of body and generic head, and one of the private head; both losses are those before the step."""
 
         def balanced(trees: Slots) -> Scored:
-            out = self.features(ctx, {**work, **trees}, batch.x, train=True)
-            return Scored(ctx.task.score(self.shifted(ctx, out.outputs, batch), batch), *out)
+            out = self.model_output(ctx, {**work, **trees}, batch.x, train=True)
+            return Scored(ctx.task.score(self.shift_logits(ctx, out.outputs, batch), batch), *out)
 
         grad = ctx.grad(work, "params", batch, balanced)
         generic = grad.scored
@@ -148,49 +127,38 @@ class FedRoD(OnFeatures):
             outputs = generic.outputs + head_outputs(ctx.task, self.private_head(ctx, trees), generic.features)
             return Scored(ctx.task.score(outputs, batch), outputs, generic.features, generic.buffers)
 
-        own = ctx.grad(work, self.trained, batch, personal)
-        rate = ctx.rate if self.own_lr is None else self.own_lr
-        return self.descend(ctx, self.descend(ctx, work, grad, batch), own, batch, rate)
+        own = ctx.grad(work, self.personal_slot, batch, personal)
+        return self.optimize_slots(ctx, self.optimize_slots(ctx, work, grad, batch), own, batch, self.own_lr)
 
-    def shifted(self, ctx: ClientContext, outputs: Tensor, batch: Batch) -> Tensor:
+    def shift_logits(self, ctx: ClientContext, outputs: Tensor, batch: Batch) -> Tensor:
         """Logits plus gamma log n_c (eq. 5)."""
-        prior = torch.where(ctx.counts > 0, ctx.counts.clamp_min(1).log(), ABSENT)
+        prior = torch.where(ctx.class_counts > 0, ctx.class_counts.clamp_min(1).log(), ABSENT)
         shape = [1] * outputs.ndim
         shape[class_axis(outputs, batch.y)] = -1
         return outputs + self.gamma * prior.to(outputs.dtype).reshape(shape)
+
+    # -- prediction --------------------------------------------------------------------------------
+
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The model and the private head."""
+        return {**super().personal_model(ctx, work), OWN: self.private_head(ctx, work)}
 
     def private_head(self, ctx: ClientContext, slots: Slots) -> Tree:
         """The private head: the client's own, or what the network makes of its class shares."""
         if OWN in slots:
             return slots[OWN]
-        shares = ctx.counts / ctx.counts.sum().clamp_min(1)
-        made = ctx.nets["hyper"].apply(slots[HYPER], {}, shares[None]).outputs[0]
-        like = head_values(ctx.task)
+        shares = ctx.class_counts / ctx.class_counts.sum().clamp_min(1)
+        made = ctx.nets[HYPER].apply(slots[HYPER], {}, shares[None]).outputs[0]
+        like = head_params(ctx.task)
         pieces = torch.split(made, [leaf.numel() for leaf in like.values()])
         return {name: piece.reshape(leaf.shape) for (name, leaf), piece in zip(like.items(), pieces, strict=True)}
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep the private head; or send what makes it."""
-        client, upload = super().end(ctx, client, work)
-        if self.hyper:
-            return client, replace(upload, slots={**upload.slots, HYPER: work[HYPER]})
-        return {**client, OWN: work[OWN]}, upload
-
-    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The newest model and the private head."""
-        return {**super().view(ctx, client, download), OWN: self.private_head(ctx, {**client, **download})}
-
-    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
-        """The trained model and the private head."""
-        return {**super().after_local(ctx, client, work), OWN: self.private_head(ctx, work)}
-
-    # -- prediction --------------------------------------------------------------------------------
-
     def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """The sum of both heads."""
-        out = self.features(ctx, slots, x, train)
+        out = self.model_output(ctx, slots, x, train)
         return out._replace(outputs=out.outputs + head_outputs(ctx.task, slots[OWN], out.features))
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its private head."""
-        return (Phase("onboard", slots=(OWN,), part=frozenset(head_values(ctx.task)), lr=self.own_lr),)
+        part = frozenset(head_params(ctx.task))
+        return (Phase(self.adapt_step, "onboard", slots=(OWN,), part=part, lr=self.own_lr),)

@@ -15,7 +15,8 @@ class FineTune(Wrapper):
     """Before predicting, each client trains a throw-away copy of its personal model on its training data.
 
     The federation itself is untouched: what is sent and kept is the inner method's.
-    Hand-worked: personal model 1, loss gradient 2, rate 0.1, one step: the copy predicts with 0.8, the next round starts from 1.
+    Hand-worked: personal model 1, gradient 2, learning rate 0.1, one step: the copy predicts with 0.8, the next round
+    starts from 1.
     """
 
     about = About(

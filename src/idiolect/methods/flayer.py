@@ -78,7 +78,10 @@ class FLAYER(Wrapper):
         paper="chen2025flayer",
         kind="wrapper",
         reveals="of each layer the coordinates that moved most (the last layer whole), and so also which these are",
-        stays="the accuracy by which own and global head are mixed; statistics of normalisation, unless norm_stats says otherwise",
+        stays=(
+            "the accuracy by which own and global head are mixed; statistics of normalisation, unless norm_stats "
+            "says otherwise"
+        ),
         caution="the trained head is sent: it is averaged, too",
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -158,7 +161,7 @@ class FLAYER(Wrapper):
     def slots(self) -> Mapping[str, Slot]:
         """A client keeps its own head and its accuracy and, for the records, learning rates and shares."""
         inner = self.inner.slots
-        missing = {"uploaders": "keep", "all": "before", "zeros": "zero"}[self.denominator]
+        missing: Any = {"uploaders": "keep", "all": "before", "zeros": "zero"}[self.denominator]
         own = {
             OWN: private(self.first_head),
             ACCURACY: private(zero("share")),

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..contract import About, Batch, ClientContext, Phase, Scored, Slots, Task, option, register, tree
+from ..contract import About, Batch, ClientContext, Phase, Scored, Slot, Slots, Task, option, register, shared, tree
 from ..contract.parts.class_statistics import feature_size
 from ..contract.parts.feature_networks import FeatureNets
 from ..contract.parts.heads import head_outputs
+from ..contract.parts.on_features import params_of
 from ..task.losses import cross_entropy
 from ..task.network import Output
 
-CLASSES = "gpfl.classes"
-VALVE = "gpfl.valve"
-CONDITION = "gpfl.condition"
+CLASSES, VALVE = "gpfl.classes", "gpfl.valve"
+CONDITION, RECEIVED = "gpfl.condition", "gpfl.received"
 
 
 class Valve(nn.Module):
@@ -55,7 +55,7 @@ class GPFL(FeatureNets):
     and (0, 2) the cosines are 1 and 0, so for class 0 the second term is log(1 + exp(-1)) = 0.313, and the third
     lambda |(3, 0) - (1, 0)| = 2 lambda.
 
-    An unseen client trains its output layer. The server sees no class counts.
+    An unseen client trains its output layer. The server sees no class counts. Run it: ``idiolect run gpfl``.
     """
 
     about = About(
@@ -64,41 +64,32 @@ class GPFL(FeatureNets):
         reveals="the body, the class embeddings and the valve",
         stays="the head",
     )
-    beside: ClassVar[tuple[str, ...]] = (CLASSES, VALVE)
 
     lam: float = option(0.01, min=0.0, help="pull of the global features towards the embedding of their class")
     mu: float = option(0.1, min=0.0, help="weight decay of embeddings and valve")
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The model, the embeddings of the classes and the valve."""
+        return {**super().slots, CLASSES: shared(params_of(CLASSES)), VALVE: shared(params_of(VALVE))}
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
         """The embeddings of the classes, and the valve."""
         size = feature_size(task)
         return {CLASSES: nn.Embedding(task.classes or 1, size), VALVE: Valve(size)}
 
-    def assemble(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The model, what is shared beside it, and the conditions."""
-        classes = download[CLASSES]["weight"]
-        shares = ctx.counts / ctx.counts.sum().clamp_min(1)
-        condition = {"global": classes.mean(0), "personal": shares @ classes}
-        return {**super().assemble(ctx, client, download), CONDITION: condition}
+    # -- client ------------------------------------------------------------------------------------
 
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """Remember the received embeddings."""
-        return {**super().begin(ctx, client, download), "gpfl.received": download[CLASSES]}
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The conditions, by the received embeddings, which are remembered."""
+        classes = work[CLASSES]["weight"]
+        shares = ctx.class_counts / ctx.class_counts.sum().clamp_min(1)
+        condition = {"global": classes.mean(0), "personal": shares @ classes}
+        return {**work, CONDITION: condition, RECEIVED: work[CLASSES]}
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """One phase that trains everything."""
-        return (Phase(slots=("params", *self.beside)),)
-
-    def valve(self, ctx: ClientContext, slots: Slots, condition: str, features: Tensor) -> Tensor:
-        """The features for one of the conditions."""
-        scale, shift = ctx.nets[VALVE].apply(slots[VALVE], {}, slots[CONDITION][condition]).outputs
-        return torch.relu((1 + scale) * features + shift)
-
-    def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
-        """The output layer on the personal features; `features` are those of the body."""
-        out = self.features(ctx, slots, x, train)
-        personal = self.valve(ctx, slots, "personal", out.features)
-        return out._replace(outputs=head_outputs(ctx.task, slots["params"], personal))
+        return (Phase(self.step, slots=("params", CLASSES, VALVE)),)
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """One step of everything on the sum of the three terms."""
@@ -111,16 +102,30 @@ class GPFL(FeatureNets):
             return Scored(ctx.task.score(out.outputs, batch) + extra, *out)
 
         grad = ctx.grad(work, ctx.phase.slots, batch, loss)
-        decayed = {slot: tree.add(grad.slots[slot], work[slot], self.mu) for slot in self.beside}
-        return self.descend(ctx, work, replace(grad, slots={**grad.slots, **decayed}), batch)
+        decayed = {slot: tree.add(grad.slots[slot], work[slot], self.mu) for slot in (CLASSES, VALVE)}
+        return self.optimize_slots(ctx, work, replace(grad, slots={**grad.slots, **decayed}), batch)
 
     def guidance(self, ctx: ClientContext, slots: Slots, features: Tensor, y: Tensor) -> Tensor:
         """Per sample, how far its global features are from their class: in direction, and lambda times in place."""
         common = self.valve(ctx, slots, "global", features)
         cosines = F.normalize(common) @ F.normalize(slots[CLASSES]["weight"]).T
-        apart: Tensor = torch.linalg.vector_norm(common - slots["gpfl.received"]["weight"][y], dim=1)
+        apart: Tensor = torch.linalg.vector_norm(common - slots[RECEIVED]["weight"][y], dim=1)
         return cross_entropy(cosines, y) + self.lam * apart
 
-    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
-        """All that predicts, as trained."""
-        return {slot: work[slot] for slot in ("params", "buffers", VALVE, CONDITION)}
+    # -- prediction --------------------------------------------------------------------------------
+
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Model, valve and condition."""
+        ready = work if CONDITION in work else self.prepare(ctx, work)
+        return {**super().personal_model(ctx, ready), VALVE: ready[VALVE], CONDITION: ready[CONDITION]}
+
+    def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
+        """The output layer on the personal features; `features` are those of the body."""
+        out = self.model_output(ctx, slots, x, train)
+        personal = self.valve(ctx, slots, "personal", out.features)
+        return out._replace(outputs=head_outputs(ctx.task, slots["params"], personal))
+
+    def valve(self, ctx: ClientContext, slots: Slots, condition: str, features: Tensor) -> Tensor:
+        """The features for one of the conditions."""
+        scale, shift = ctx.nets[VALVE].apply(slots[VALVE], {}, slots[CONDITION][condition]).outputs
+        return torch.relu((1 + scale) * features + shift)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +16,14 @@ from ..contract import (
     OptionError,
     Phase,
     ServerContext,
+    Slot,
     Slots,
-    Tree,
-    Upload,
+    buffers_of,
+    model_in,
     option,
+    private,
     register,
+    zero,
 )
 
 OWN, SHARE = "l2sgd.own", "l2sgd.share"
@@ -41,12 +44,13 @@ class L2SGD(Method):
         x_i \leftarrow (1 - a) x_i + a \bar x, \quad a = \tfrac{\eta \lambda}{n p}.
 
     Here a round is the local steps up to the next move, K of them with :math:`P(K = k) = p (1 - p)^{k-1}`, drawn by
-    the server and so 1 / p on average whatever the run's local epochs are, and then one move. The run's rate is that
-    of the local steps, so that :math:`a = lr \lambda (1 - p) / p`, which must not exceed 1. Without a given lambda a
-    is 1/2, the most for which the convergence theorem holds.
+    the server and so 1 / p on average whatever the run's local epochs are, and then one move. The run's learning
+    rate lr is that of the local steps, so that :math:`a = lr \lambda (1 - p) / p`, which must not exceed 1. Without a
+    given lambda a is 1/2, the most for which the convergence theorem holds.
 
     The mean is that of a round's participants; a client moves towards the newest mean when it is next in contact, which
-    is at once where all take part. A client that never trained has no model of its own, and takes the mean.
+    is at once where all take part. A client that never trained has no model of its own, and takes the mean. Run it:
+    ``idiolect run l2sgd``.
 
     Hand-worked: lr = 0.1, p = 0.2 and lambda = 1 give a = 0.1 * 0.8 / 0.2 = 0.4. Two clients of equal size at 2 and 7
     have mean 4.5 and move to 0.6 * 2 + 0.4 * 4.5 = 3 and 0.6 * 7 + 0.4 * 4.5 = 6.
@@ -62,6 +66,11 @@ class L2SGD(Method):
     p: float = option(0.1, above=0.0, below=1.0, help="probability of a move after each step; 1/p steps on average")
     lam: float | None = option(None, min=0.0, help="pull towards the mean; none: so that a move goes half the way")
 
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The mean of the models; the client's own, and how far it has yet to move, stay."""
+        return {**super().slots, OWN: private(holds="model"), SHARE: private(zero("a"))}
+
     def steps(self, rng: np.random.Generator) -> int:
         """How many local steps there are before the coin says to move."""
         return int(rng.geometric(self.p))
@@ -71,43 +80,43 @@ class L2SGD(Method):
         a = 0.5 if self.lam is None else ctx.lr * self.lam * (1 - self.p) / self.p
         if a > 1:
             raise OptionError(
-                f"l2sgd: lam={self.lam} and p={self.p} are not allowed at the rate {ctx.lr:g}; a move would go "
-                f"a = rate * lam * (1 - p) / p = {a:.3g} of the way to the mean, and beyond it where a exceeds 1; "
-                f"choose lam up to {self.p / ((1 - self.p) * ctx.lr):.3g}, a larger p or a smaller rate"
+                f"l2sgd: lam={self.lam} and p={self.p} are not allowed at the learning rate {ctx.lr:g}; a move would "
+                f"go a = lr * lam * (1 - p) / p = {a:.3g} of the way to the mean, and beyond it where a exceeds 1; "
+                f"choose lam up to {self.p / ((1 - self.p) * ctx.lr):.3g}, a larger p or a smaller learning rate"
             )
         return a
 
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """The model, and how far it has yet to move."""
-        own = {**ctx.initial["params"], **ctx.initial["buffers"]}
-        return {OWN: own, SHARE: {"a": torch.zeros_like(ctx.samples)}}
+    # -- client ----------------------------------------------------------------------------------
 
-    def assemble(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The client's model after its move towards the downloaded mean; counters and what is not sent are its own."""
-        own, a = client[OWN], client[SHARE]["a"]
-
-        def moved(name: str, mean: Tree) -> Tensor:
-            if ctx.newcomer and name in mean:
-                return mean[name]
-            if name not in mean or not own[name].is_floating_point():
-                return own[name]
-            return a * mean[name] + (1 - a) * own[name]
-
-        return {slot: {n: moved(n, download[slot]) for n in leaves} for slot, leaves in ctx.initial.items()}
-
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
-        """The model, and how far it will move after the local steps."""
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The model after its move; how far it will move after the local steps."""
         a = torch.full_like(ctx.samples, self.share(ctx))
-        return {**super().begin(ctx, client, download), SHARE: {"a": a}}
+        return {**work, **self.move(ctx, work), SHARE: {"a": a}}
+
+    def move(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The client's model after its move towards the received mean; counters and what is not sent are its own."""
+        mean, own, a = super().personal_model(ctx, work), model_in(work, OWN), work[SHARE]["a"]
+
+        def move_leaf(name: str, mean: Tensor, own: Tensor) -> Tensor:
+            return a * mean + (1 - a) * own if own.is_floating_point() and name not in ctx.private_names else own
+
+        if ctx.newcomer:
+            return mean
+        return {slot: {n: move_leaf(n, leaf, own[slot][n]) for n, leaf in mean[slot].items()} for slot in mean}
 
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """As many steps as the coin says."""
-        return (Phase(steps=self.steps(ctx.rng("l2sgd"))),)
+        return (Phase(self.step, steps=self.steps(ctx.rng("l2sgd"))),)
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep the model, which has yet to move, and send it."""
-        _, upload = super().end(ctx, client, work)
-        return {**client, OWN: {**work["params"], **work["buffers"]}, SHARE: work[SHARE]}, upload
+        return {**work, OWN: work["params"], buffers_of(OWN): work["buffers"]}
+
+    # -- prediction ------------------------------------------------------------------------------
+
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
+        """The model after its move towards the newest mean; right after local training the move is yet to come."""
+        return super().personal_model(ctx, work) if ctx.just_trained else self.move(ctx, work)
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
         """The steps of the round."""

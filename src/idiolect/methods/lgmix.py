@@ -79,7 +79,10 @@ class LGMix(Method):
         paper="jiang2024lgmix",
         reveals="the update of the client's own model",
         stays="the mixing ratios",
-        caution="all own models start alike, so whoever keeps all updates knows a client's model up to one number, the ratio, per round it took part in; with missed=ignore the server keeps a model per client",
+        caution=(
+            "all own models start alike, so whoever keeps all updates knows a client's model up to one number, "
+            "the ratio, per round it took part in; with missed=ignore the server keeps a model per client"
+        ),
     )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "ref": {"centered": True}}
     identities: ClassVar[Mapping[str, str]] = {"lgmix(fixed=1)": "local", "lgmix(fixed=0)": "fedavg"}

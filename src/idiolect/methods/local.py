@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..contract import About, Method, Refuses, Task, register
+from ..contract import About, Method, Refuses, Slot, Task, register
 
 
 @register("local")
@@ -21,3 +22,8 @@ class Local(Method):
     def private_names(self, task: Task) -> frozenset[str]:
         """Everything is private."""
         return frozenset(task.net.params) | frozenset(task.net.buffers)
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The initial model comes down, nothing goes up."""
+        return {"params": Slot("server", down=True, holds="model")}

@@ -21,7 +21,8 @@ PAPERS = {
     ),
     "chen2023fedhkd": Paper(
         "Chen, Wang, Vikalo",
-        "The best of both worlds: accurate global and personalized models through federated learning with data-free hyper-knowledge distillation",
+        "The best of both worlds: accurate global and personalized models through federated learning with "
+        "data-free hyper-knowledge distillation",
         "ICLR",
         2023,
         "arXiv:2301.08968",
@@ -139,7 +140,8 @@ PAPERS = {
     ),
     "li2021fedmask": Paper(
         "Li, Sun, Zeng, Zhang, Li, Chen",
-        "FedMask: joint computation and communication-efficient personalized federated learning via heterogeneous masks",
+        "FedMask: joint computation and communication-efficient personalized federated learning via "
+        "heterogeneous masks",
         "SenSys",
         2021,
         "doi:10.1145/3485730.3485929",
@@ -216,7 +218,8 @@ PAPERS = {
     ),
     "wu2023fedcac": Paper(
         "Wu, Liu, Niu, Zhu, Tang",
-        "Bold but cautious: unlocking the potential of personalized federated learning through cautiously aggressive collaboration",
+        "Bold but cautious: unlocking the potential of personalized federated learning through cautiously "
+        "aggressive collaboration",
         "ICCV",
         2023,
         "arXiv:2309.11103",

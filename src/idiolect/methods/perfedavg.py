@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..contract import About, Batch, ClientContext, Grad, Phase, Slots, Tree, option, register, tree
-from .scaffold import ServerStep
-
-ADAPT = "perfedavg.adapt"
+from ..contract.parts.server_step import ServerStep
 
 
 @register("perfedavg")
@@ -21,14 +19,14 @@ class PerFedAvg(ServerStep):
     .. math:: \nabla F_i(w) = (I - \alpha \nabla^2 f_i(w)) \, \nabla f_i(w - \alpha \nabla f_i(w)).
 
     Each local step draws independent batches D, D' and D''. With
-    :math:`g = \nabla f_i(w - \alpha \nabla f_i(w; D); D')` the step of rate beta (the run's) is along g alone
+    :math:`g = \nabla f_i(w - \alpha \nabla f_i(w; D); D')` the step of learning rate beta (the run's) is along g alone
     (`form=fo`, first order), or along g minus alpha times the product of the Hessian and g, which is taken by
     differences (`form=hf`, Hessian-free),
 
     .. math:: g - \alpha \frac{\nabla f_i(w + \delta g; D'') - \nabla f_i(w - \delta g; D'')}{2 \delta}.
 
-    Before predicting, every client, known or new, adapts a copy of the global model by one step of rate alpha on one
-    batch of its training data.
+    Before predicting, every client, known or new, adapts a copy of the global model by one step of learning rate
+    alpha on one batch of its training data. Run it: ``idiolect run perfedavg``.
 
     Hand-worked: f(w) = w^2, so f' = 2 w and f'' = 2; at w = 1 with alpha = 0.1 and beta = 0.5 the adapted model is
     0.8 and g = 1.6. First order: w becomes 1 - 0.5 * 1.6 = 0.2. Hessian-free: the difference is 2 g = 3.2, the step
@@ -42,48 +40,49 @@ class PerFedAvg(ServerStep):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"alpha": 0.01}}
 
     form: str = option("hf", choices=("fo", "hf"), help="leave second derivatives out, or take them by differences")
-    alpha: float | None = option(None, min=0.0, help="rate of the adaptation step; none is the run's")
+    alpha: float | None = option(None, min=0.0, help="learning rate of the adaptation step; none is the run's")
     delta: float = option(1e-3, above=0.0, help="length of the differences, in gradients (form=hf)")
+
+    # -- client ----------------------------------------------------------------------------------
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """D', which the step is along, comes first: without adaptation these are FedAvg's batches."""
-        return (Phase(draws=3 if self.form == "hf" else 2),)
+        return (Phase(self.meta_step, draws=3 if self.form == "hf" else 2),)
 
-    def step(self, ctx: ClientContext, work: Slots, batch: Any) -> Slots:
+    def meta_step(self, ctx: ClientContext, work: Slots, batch: tuple[Batch, ...]) -> Slots:
         """One step of the meta-gradient on independent batches."""
         (meta, inner), w = batch[:2], work["params"]
-        grad = ctx.grad(work, "params", meta, at=self.adapted(ctx, w, ctx.grad(work, "params", inner)))
+        alpha = self.adaptation_lr(ctx)
+        adapted = along(w, ctx.grad(work, "params", inner), -alpha)
+        grad = ctx.grad(work, "params", meta, at=adapted)
         if self.form == "hf":
-            up, down = (self.slope(ctx, work, grad, sign * self.delta, batch[2]) for sign in (1, -1))
-            grad = grad.plus(tree.sub(up, down), -self.inner_rate(ctx) / (2 * self.delta))
-        return ctx.descend(work, "params", grad, meta)
+            there, back = (along(w, grad, sign * self.delta) for sign in (1, -1))
+            ahead, behind = (ctx.grad(work, "params", batch[2], at=point).tree for point in (there, back))
+            grad = grad.plus(tree.sub(ahead, behind), -alpha / (2 * self.delta))
+        return ctx.optimize(work, "params", grad, meta)
 
-    def inner_rate(self, ctx: ClientContext) -> float:
+    def adaptation_lr(self, ctx: ClientContext) -> float:
         """alpha."""
-        return ctx.rate if self.alpha is None else self.alpha
+        return ctx.lr if self.alpha is None else self.alpha
 
-    def adapted(self, ctx: ClientContext, params: Tree, grad: Grad) -> Tree:
-        """The model after a step of adaptation, which is plain gradient descent whatever the run's optimiser."""
-        return {**params, **tree.add(tree.pick(params, grad.tree), grad.tree, -self.inner_rate(ctx))}
-
-    @staticmethod
-    def slope(ctx: ClientContext, work: Slots, along: Grad, length: float, batch: Batch) -> Tree:
-        """The gradient at w + length * along."""
-        w = work["params"]
-        there = {**w, **tree.add(tree.pick(w, along.tree), along.tree, length)}
-        return ctx.grad(work, "params", batch, at=there).tree
+    # -- prediction ------------------------------------------------------------------------------
 
     def adapt(self, ctx: ClientContext) -> Sequence[Phase]:
         """One step on one batch of the training data."""
-        return (*super().adapt(ctx), Phase(ADAPT, steps=1))
+        return (Phase(self.one_step, "perfedavg.adapt", steps=1),)
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """A new client adapts like all others, and does nothing else."""
         return ()
 
-    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
-        """The step of adaptation; its batch enters the running statistics as in training."""
-        if ctx.phase.name != ADAPT:
-            return super().tune(ctx, view, batch)
-        grad = ctx.grad(view, "params", batch)
-        return {**view, "params": self.adapted(ctx, view["params"], grad), "buffers": grad.scored.buffers}
+    def one_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
+        """The step of adaptation, plain gradient descent whatever the run's optimiser; its batch enters the running
+        statistics as in training."""
+        grad = ctx.grad(model, "params", batch)
+        adapted = along(model["params"], grad, -self.adaptation_lr(ctx))
+        return {**model, "params": adapted, "buffers": grad.scored.buffers}
+
+
+def along(params: Tree, grad: Grad, length: float) -> Tree:
+    """params + length * grad; what has no gradient stays."""
+    return {**params, **tree.add(tree.pick(params, grad.tree), grad.tree, length)}

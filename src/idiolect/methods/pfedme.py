@@ -14,16 +14,20 @@ from ..contract import (
     OptionError,
     Phase,
     ServerContext,
+    Slot,
     Slots,
+    Sums,
     Tree,
-    Upload,
+    buffers_of,
+    model_in,
     option,
+    private,
     register,
     tree,
 )
-from .scaffold import ServerStep
+from ..contract.parts.server_step import ServerStep
 
-OWN = ("pfedme.own", "pfedme.own.buffers")
+OWN, CENTRE = "pfedme.own", "pfedme.centre"
 
 
 @register("pfedme")
@@ -35,17 +39,17 @@ class PFedMe(ServerStep):
         \nabla F_i(w) = \lambda (w - \theta_i(w)).
 
     On every batch :math:`\theta` takes K steps on the inner problem, and then the client's copy of the global model one
-    of the run's rate :math:`\eta` (Algorithm 1),
+    of the run's learning rate :math:`\eta` (Algorithm 1),
 
     .. math:: \theta \leftarrow \theta - \eta_\theta \bigl(\nabla f_i(\theta) + \lambda (\theta - w_i)\bigr), \qquad
         w_i \leftarrow w_i - \eta \lambda (w_i - \theta), \qquad
         w \leftarrow (1 - \beta) w + \beta \, \text{mean}_i \, w_i.
 
     :math:`\theta` starts every round from the received model and predicts; a client that was absent keeps its last
-    one. A new client solves the inner problem around the global model.
+    one. A new client solves the inner problem around the global model. Run it: ``idiolect run pfedme``.
 
-    Hand-worked: f(theta) = theta^2 / 2, w = 1, lambda = 2, K = 2, inner rate 0.25, eta = 0.1. theta goes from 1 to
-    1 - 0.25 (1 + 0) = 0.75 and to 0.75 - 0.25 (0.75 - 0.5) = 0.6875 (the solution is 2/3), w_i to
+    Hand-worked: f(theta) = theta^2 / 2, w = 1, lambda = 2, K = 2, inner learning rate 0.25, eta = 0.1. theta goes from
+    1 to 1 - 0.25 (1 + 0) = 0.75 and to 0.75 - 0.25 (0.75 - 0.5) = 0.6875 (the solution is 2/3), w_i to
     1 - 0.1 * 2 * 0.3125 = 0.9375 and, with beta = 0.5 and no other client, w to 0.96875.
     """
 
@@ -60,7 +64,7 @@ class PFedMe(ServerStep):
 
     lam: float = option(15.0, above=0.0, help="pull of the personal model towards the client's global one")
     inner_steps: int = option(5, min=1, help="steps of the personal model per batch (K)")
-    inner_lr: float | None = option(None, above=0.0, help="rate of these steps; none is 1 / (2 lam)")
+    inner_lr: float | None = option(None, above=0.0, help="learning rate of these steps; none is 1 / (2 lam)")
     beta: float = option(1.0, above=0.0, help="share of the clients' mean in the new global model")
 
     def __post_init__(self) -> None:
@@ -73,71 +77,58 @@ class PFedMe(ServerStep):
             )
 
     @property
-    def inner_rate(self) -> float:
-        """The rate of the inner problem, whose curvature is lambda and that of the loss."""
-        return 1 / (2 * self.lam) if self.inner_lr is None else self.inner_lr
+    def slots(self) -> Mapping[str, Slot]:
+        """The global model, and the personal one, which stays."""
+        return {**super().slots, OWN: private(holds="model")}
 
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-        """w <- (1 - beta) w + beta * mean."""
-        return self.moved(ctx, server, uploads, self.beta)
+    @property
+    def solver_lr(self) -> float:
+        """The learning rate of the inner problem, whose curvature is lambda and that of the loss."""
+        return 1 / (2 * self.lam) if self.inner_lr is None else self.inner_lr
 
     # -- client ----------------------------------------------------------------------------------
 
-    def client_init(self, ctx: ClientContext) -> Slots:
-        """A place for the personal model."""
-        return {**super().client_init(ctx), **named(ctx.initial)}
-
-    def begin(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """Both models start from the received one."""
-        work = super().begin(ctx, client, download)
-        return {**work, **named(work)}
+        return {**work, OWN: work["params"], buffers_of(OWN): work["buffers"]}
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """One phase that trains both models."""
-        return (Phase(slots=("params", OWN[0])),)
+        return (Phase(self.step_both, slots=("params", OWN)),)
 
-    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
+    def step_both(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """K steps of the personal model, then one of the global copy along the envelope's gradient."""
         for _ in range(self.inner_steps):
-            grad = self.pulled(ctx, work, OWN[0], work["params"], batch)
-            work = ctx.descend(work, OWN[0], grad, batch, lr=self.inner_rate)
-        slope = tree.scale(tree.sub(work["params"], work[OWN[0]]), self.lam)
-        return ctx.descend(work, "params", Grad({"params": slope}, grad.scored), batch)
+            grad = self.inner_gradient(ctx, work, OWN, work["params"], batch)
+            work = ctx.optimize(work, OWN, grad, batch, lr=self.solver_lr)
+        envelope = tree.scale(tree.sub(work["params"], work[OWN]), self.lam)
+        return ctx.optimize(work, "params", Grad({"params": envelope}, grad.scored), batch)
 
-    def pulled(self, ctx: ClientContext, work: Slots, slot: str, centre: Tree, batch: Batch) -> Grad:
+    def inner_gradient(self, ctx: ClientContext, work: Slots, slot: str, centre: Tree, batch: Batch) -> Grad:
         """The gradient of the inner problem."""
         return ctx.grad(work, slot, batch).plus(tree.sub(work[slot], centre), self.lam)
 
-    def end(self, ctx: ClientContext, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep the personal model, send the global copy."""
-        client, upload = super().end(ctx, client, work)
-        return {**client, **{slot: work[slot] for slot in OWN}}, upload
+    # -- server ----------------------------------------------------------------------------------
 
-    def view(self, ctx: ClientContext, client: Slots, download: Slots) -> Slots:
+    def server_rate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums]) -> float:
+        """beta: w <- (1 - beta) w + beta * mean."""
+        return self.beta
+
+    # -- prediction ------------------------------------------------------------------------------
+
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The personal model; a client that has never trained has the global one, around which it may solve."""
         if ctx.newcomer:
-            model = super().view(ctx, client, download)
-            return {**model, "pfedme.centre": model["params"]}
-        return {"params": client[OWN[0]], "buffers": client[OWN[1]]}
-
-    def after_local(self, ctx: ClientContext, client: Slots, work: Slots) -> Slots:
-        """The personal model."""
-        return {"params": work[OWN[0]], "buffers": work[OWN[1]]}
+            return {**super().personal_model(ctx, work), CENTRE: work["params"]}
+        return model_in(work, OWN)
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """A new client solves the inner problem."""
-        return (Phase("pfedme.solve"),)
+        return (Phase(self.solve, "pfedme.solve"),)
 
-    def tune(self, ctx: ClientContext, view: Slots, batch: Batch) -> Slots:
+    def solve(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
         """K steps of the personal model with the global one fixed."""
-        if ctx.phase.name != "pfedme.solve":
-            return super().tune(ctx, view, batch)
         for _ in range(self.inner_steps):
-            grad = self.pulled(ctx, view, "params", view["pfedme.centre"], batch)
-            view = ctx.move(view, "params", grad, self.inner_rate)
-        return view
-
-
-def named(model: Slots) -> Slots:
-    """A model under the names of the personal one."""
-    return {OWN[0]: model["params"], OWN[1]: model["buffers"]}
+            grad = self.inner_gradient(ctx, model, "params", model[CENTRE], batch)
+            model = ctx.apply(model, "params", grad, self.solver_lr)
+        return model

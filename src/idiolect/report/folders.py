@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..comparison.api import protocol
+from ..comparison.conditions import Conditions, protocol
 from ..comparison.entrants import resolve_baseline
-from ..comparison.folder import SPEC, Ground, differences, read_spec
+from ..comparison.folder import SPEC, read_spec
 from ..comparison.leaderboard import Comparison, rank
 from ..core.errors import InputError, RunFolderError
+from ..runs.folder import differences
 from ..runs.result import SCHEMA_VERSION
 from ..runs.settings import Config, read_config
 from .study import Run, Study, settings_of
@@ -149,21 +150,21 @@ def make_comparison(
     grounds = {}
     for seed in seeds:
         summary = runs[baseline][seed].summary
-        grounds[seed] = Ground(
+        grounds[seed] = Conditions(
             data_hash=summary["data_hash"],
             partition_hash=summary["partition"]["hash"],
             partition=summary["partition"]["name"],
             data=summary["data"],
             clients=summary["partition"]["clients"],
             model=model,
-            budget=runs["fedavg"][seed].summary["steps"] if "fedavg" in runs else written.get("fedavg_steps", 0),
+            fedavg_steps=runs["fedavg"][seed].summary["steps"] if "fedavg" in runs else written.get("fedavg_steps", 0),
         )
     summaries = {method: {seed: run.summary for seed, run in by_seed.items()} for method, by_seed in runs.items()}
     rates = merge_by_method(specs, "rates")
     own = {"lr": specs[0].get("lr", Config.lr), "rates": rates} if rates else {}
     return Comparison(
         protocol(settings_of(first.config), seeds, baseline, grounds, first.summary) | own,
-        rank(summaries, baseline, {seed: ground.budget for seed, ground in grounds.items()}),
+        rank(summaries, baseline, {seed: ground.fedavg_steps for seed, ground in grounds.items()}),
         tuple(
             {"method": run.method, "seed": run.seed, "folder": str(run.folder), "summary": dict(run.summary)}
             for by_seed in runs.values()

@@ -53,7 +53,7 @@ def write_report(
     >>> import idiolect
     >>> folder = getfixture("tmp_path")
     >>> board = idiolect.compare("local, fedavg", clients=4, rounds=2, seeds=1, model="linear", out=folder / "a")
-    >>> write_report([folder / "a"], folder / "report.html").methods == [each.method for each in board.standings]
+    >>> write_report([folder / "a"], folder / "report.html").methods == [each.method for each in board.rows]
     True
     """
     path = Path(out)

@@ -15,19 +15,13 @@ import polars as pl
 from ..comparison.leaderboard import Comparison
 from ..core.errors import DataError, IdiolectError, RunFolderError
 from ..data import Federation
-from ..runs.api import OWN, load, resolve_data
+from ..runs.api import load
+from ..runs.facts import Cost
 from ..runs.result import Result
-from ..runs.settings import Config, configure
+from ..runs.settings import OWN, Config, configure
+from ..runs.setup import resolve_data
 from ..runs.store import Store
 from ..runs.summary import SCHEMA
-
-
-class Cost(NamedTuple):
-    """What a run had spent after a round."""
-
-    bytes_up: float
-    bytes_down: float
-    seconds: float
 
 
 class Curve(NamedTuple):
@@ -65,7 +59,7 @@ class Run:
         """One row per round, client, point, split and metric, among them those of the selected round."""
         path = self.folder / "metrics.parquet"
         try:
-            metrics = pl.read_parquet(path, columns=list(SCHEMA)).match_to_schema(SCHEMA)
+            metrics = pl.read_parquet(path, columns=list(SCHEMA)).match_to_schema(pl.Schema(SCHEMA))
         except (OSError, pl.exceptions.PolarsError):
             metrics = pl.DataFrame(schema=SCHEMA)
         if metrics.filter(round=self.selected, split="test").is_empty():
@@ -103,9 +97,9 @@ class Run:
         costs = {}
         store = Store(path, create=False) if path.is_file() else Store(None)
         for round in self.curve.rounds:
-            noted = store.fact(f"cost {round}")
+            noted = store.cost(round)
             share = round / self.summary["rounds"]
-            costs[round] = Cost(*(share * each for each in total)) if noted is None else Cost(**noted)
+            costs[round] = Cost(*(share * each for each in total)) if noted is None else noted
         store.close()
         return costs
 
@@ -126,7 +120,7 @@ class Study:
     @property
     def methods(self) -> list[str]:
         """The methods, best first."""
-        return [each.method for each in self.comparison.standings]
+        return [each.method for each in self.comparison.rows]
 
     @property
     def seeds(self) -> list[int]:

@@ -20,6 +20,7 @@ from ..core.options import did_you_mean
 from ..core.registry import describe
 from ..core.tree import Slots
 from ..engines import Plan
+from .folder import require_free
 from .result import Predictor, Result, module_of
 from .store import Row
 
@@ -89,8 +90,7 @@ def export(personal: Personal, folder: Path, formats: Iterable[str] = ("safetens
     for each in chosen:
         if each not in FORMATS:
             raise InputError(f"there is no format {each!r}.{did_you_mean(each, FORMATS)} Choose {', '.join(FORMATS)}.")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunFolderError(f"{folder} exists and is not empty; choose another folder for the model with --out")
+    require_free(folder, "exists and is not empty", "choose another folder for the model with --out")
     if "onnx" in chosen:
         require_onnx()
     folder.mkdir(parents=True, exist_ok=True)
@@ -150,15 +150,14 @@ def require_onnx() -> None:
 
 def personal_of(result: Result, client: int | str, last: bool = False) -> Personal:
     """A client's model out of a run: of the selected round, or of the last one."""
-    index, store = result.index(client), result.store
-    done = int(store.fact("next_round", 0)) - 1
+    index, known = result.index(client), result.store.facts
+    done = known.rounds_done - 1
     if done < 0:
         raise RunFolderError("the run has no complete round yet, so there is no model to export; resume it first")
-    at = done if last else int(store.fact("selected", done))
+    at = done if last or known.selected is None else known.selected
     facts = about(result.plan, result.config.hash, index, at, done, "last" if last else "selected by validation")
-    return Personal(
-        result.plan, index, result.view(index, round=-1 if last else None), facts, scores_at(store.rows(), index, at)
-    )
+    scores = scores_at(result.store.rows(), index, at)
+    return Personal(result.plan, index, result.view(index, round=-1 if last else None), facts, scores)
 
 
 def about(plan: Plan, config_hash: str, index: int, at: int, done: int, which: str) -> dict[str, Any]:

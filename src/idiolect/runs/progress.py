@@ -1,4 +1,4 @@
-"""How fast runs go on, measured while they do. What is shown of it is the affair of `report`."""
+"""How fast runs go on, measured while they do; `report` shows it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Meter:
         self._newest: deque[Round] = deque(maxlen=WINDOW)
 
     def add(self, round: Round) -> None:
-        """Note the end of a round."""
+        """Count a round that ended."""
         self.done = round.round + 1
         self._newest.append(round)
 
@@ -40,7 +40,7 @@ class Meter:
         return (self.rounds - self.done) * sum(each.seconds for each in self._newest) / len(self._newest)
 
     def facts(self, clients: bool = True) -> str:
-        """The newest round in words; what is not known is left out, and so is the number of clients if asked."""
+        """The newest round in words; what is not known is left out; the number of clients on demand."""
         if not self._newest:
             return ""
         newest = self._newest[-1]
@@ -68,7 +68,7 @@ def clock(seconds: float) -> str:
 
 
 class Reporter:
-    """Is told how runs go on and says nothing; those that speak build on it.
+    """Receives how runs go on and shows nothing; subclasses show it.
 
     A run is known by its label: `start`, `step` after every round, `end`. A comparison calls `begin` first, with the
     number of its runs and of all their rounds.
@@ -83,7 +83,7 @@ class Reporter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
     def begin(self, runs: int, rounds: int) -> None:
         """Several runs follow, with so many rounds left to do in all."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import platform
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -23,9 +23,13 @@ from ..engines import Plan
 from ..engines.client_evaluation import adapt_model
 from ..engines.slots import first_client, gather
 from ..task.task import Task
+from .folder import METRICS, SUMMARY
 from .settings import Config
 from .store import Store
 from .summary import headline, table
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SCHEMA_VERSION = 1
 
@@ -45,20 +49,20 @@ class Result:
     @property
     def complete(self) -> bool:
         """Whether all rounds are done."""
-        return bool(self.store.fact("next_round", 0) >= self.plan.rounds)
+        return self.store.facts.rounds_done >= self.plan.rounds
 
-    @property
+    @cached_property
     def summary(self) -> dict[str, Any]:
-        """The numbers of a table, as written to summary.json."""
-        store, plan, rows = self.store, self.plan, self.store.rows()
-        metric = plan.tasks[0].metrics[self.metric]
-        selected = store.fact("selected", -1)
-        blocks = headline(rows, "seen", self.point, self.metric, metric.higher_is_better, selected)
-        unseen = headline(rows, "unseen", "adapted", self.metric, metric.higher_is_better, selected) or headline(
-            rows, "unseen", "view", self.metric, metric.higher_is_better, selected
-        )
-        before = {"before_adaptation": headline(rows, "seen", "view", self.metric, metric.higher_is_better, selected)}
-        local = headline(rows, "seen", "after_local", self.metric, metric.higher_is_better, selected)
+        """The numbers of a table, as written to summary.json, when they are first asked for."""
+        plan, facts, rows = self.plan, self.store.facts, self.store.rows()
+        higher = plan.tasks[0].metrics[self.metric].higher_is_better
+        selected = -1 if facts.selected is None else facts.selected
+
+        def scores(cohort: str, point: str) -> dict[str, Any]:
+            return headline(rows, cohort, point, self.metric, higher, selected)
+
+        unseen = scores("unseen", "adapted") or scores("unseen", "view")
+        local = scores("seen", "after_local")
         return {
             "schema": SCHEMA_VERSION,
             "method": self.config.method,
@@ -72,21 +76,26 @@ class Result:
             },
             "seed": self.config.seed,
             "rounds": plan.rounds,
-            "rounds_done": store.fact("next_round", 0),
-            "engine": store.fact("engine", self.config.engine),
-            "calibration": store.fact("calibration", {}),
+            "rounds_done": facts.rounds_done,
+            "engine": facts.engine or self.config.engine,
+            "calibration": facts.calibration,
             "metric": self.metric,
-            "direction": "higher" if metric.higher_is_better else "lower",
+            "direction": "higher" if higher else "lower",
             "point": self.point,
-            "selection": "sample-weighted validation" if store.fact("selected_score") is not None else "last round",
-            self.metric: blocks,
-            **({} if self.point == "view" else before),
+            "selection": "last round" if facts.selected_score is None else "sample-weighted validation",
+            self.metric: scores("seen", self.point),
+            **({} if self.point == "view" else {"before_adaptation": scores("seen", "view")}),
             **({"after_local": local} if local else {}),
             **({"unseen": unseen} if unseen else {}),
-            **{key: store.fact(key, 0) for key in ("bytes_up", "bytes_down", "bytes_eval", "steps", "refused", "idle")},
-            "seconds": round(store.fact("seconds", 0.0), 3),
-            "server_mb": round(store.fact("server_mb", 0.0), 3),
-            "peak_memory_mb": round(store.fact("peak_memory_mb", 0.0), 1),
+            "bytes_up": facts.bytes_up,
+            "bytes_down": facts.bytes_down,
+            "bytes_eval": facts.bytes_eval,
+            "steps": facts.steps,
+            "refused": facts.refused,
+            "idle": facts.idle,
+            "seconds": round(facts.seconds, 3),
+            "server_mb": round(facts.server_mb, 3),
+            "peak_memory_mb": round(facts.peak_memory_mb, 1),
             "config_hash": self.config.hash,
             "versions": {"idiolect": _version(), "torch": torch.__version__, "python": platform.python_version()},
         }
@@ -110,10 +119,11 @@ class Result:
     def view(self, client: int | str, round: int | None = None) -> Slots:
         """What a client predicts with at the selected round (or at the last one, `round=-1`)."""
         index, plan = self.index(client), self.plan
-        at = self.store.fact("selected") if round is None else None
+        facts = self.store.facts
+        at = facts.selected if round is None else None
         unseen = index in plan.data.unseen
         state = self.store.clients([index], at)[index]
-        done = int(self.store.fact("next_round", 0)) - 1 if at is None else int(at)
+        done = facts.rounds_done - 1 if at is None else at
         server, sctx = self.store.server(at), plan.server(done)
         message = plan.method.download(sctx, server, (index,)).of(index)
         ctx = plan.context(index, done, newcomer=state is None)
@@ -147,9 +157,9 @@ class Result:
         """Write metrics.parquet and summary.json into the run folder."""
         if self.folder is None:
             return
-        write_whole(self.folder / "metrics.parquet", lambda path: self.metrics.write_parquet(path))
+        write_whole(self.folder / METRICS, lambda path: self.metrics.write_parquet(path))
         text = json.dumps(self.summary, indent=2)
-        write_whole(self.folder / "summary.json", lambda path: path.write_text(text))
+        write_whole(self.folder / SUMMARY, lambda path: path.write_text(text))
 
 
 def module_of(task: Task, view: Slots) -> nn.Module:
@@ -185,8 +195,8 @@ class Predictor(nn.Module):
 
 def options_tree(method: Method) -> dict[str, Any]:
     """A method's options as plain values, what it wraps under `inner`."""
-    held = {name: getattr(method, name) for name in options_of(type(method))}
-    return held | ({"inner": {"method": describe(method.inner)}} if isinstance(method, Wrapper) else {})
+    options = {name: getattr(method, name) for name in options_of(type(method))}
+    return options | ({"inner": {"method": describe(method.inner)}} if isinstance(method, Wrapper) else {})
 
 
 def load_model(path: Path | str, module: nn.Module) -> nn.Module:

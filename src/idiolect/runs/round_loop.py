@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,18 +18,19 @@ from ..core.tree import Slots, Tree
 from ..engines import Engine, Plan
 from ..engines.client_evaluation import adapt_phases
 from ..engines.client_round import Outcome
-from ..engines.machine import peak_memory_mb, threads, tune_allocator
+from ..engines.machine import peak_memory_mb, threads
 from ..engines.slots import aggregate, first_server, sent_names
+from .facts import RunFacts
 from .store import Row, Store
-from .summary import better, by_round, weighted
+from .summary import by_round, is_better, weighted_mean
 
 log = logging.getLogger("idiolect")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a round's end tells those who watch; `score` is the newest sample-weighted validation score, `samples` how
-    many samples the clients trained on."""
+    """What is reported after a round; `score` is the newest sample-weighted validation score, `samples` the number of
+    samples that clients trained on."""
 
     round: int
     rounds: int
@@ -40,8 +41,8 @@ class Progress:
     samples: int
 
 
-class Experiment:
-    """One run: a plan carried out by an engine, its state in a store."""
+class RoundLoop:
+    """The rounds of one run: a plan that an engine carries out, with its state in a store."""
 
     def __init__(self, plan: Plan, engine: Engine, store: Store, eval_every: int = 1) -> None:
         self.plan, self.engine, self.store, self.eval_every = plan, engine, store, eval_every
@@ -51,8 +52,9 @@ class Experiment:
 
     @property
     def first_round(self) -> int:
-        """Where the run stands: the next round to do."""
-        return int(self.store.fact("next_round", -self.plan.method.needs.setup_rounds))
+        """The next round to do; rounds before 0 set a method up."""
+        known = self.store.facts.next_round
+        return -self.plan.method.needs.setup_rounds if known is None else known
 
     @property
     def point(self) -> str:
@@ -63,7 +65,6 @@ class Experiment:
     def run(self, watch: Callable[[Progress], None] = lambda _: None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Do all rounds that are left; False if `stop` ended it early. Every round is committed when done."""
         plan = self.plan
-        tune_allocator()
         server = self.store.server() or first_server(plan.server(self.first_round))
         with threads(1), torch.random.fork_rng(devices=[]):
             for round in range(self.first_round, plan.rounds):
@@ -75,13 +76,13 @@ class Experiment:
     def do_round(self, round: int, server: Slots, watch: Callable[[Progress], None]) -> Slots:
         """One round, committed in one transaction."""
         started = time.perf_counter()
-        plan, ctx = self.plan, self.plan.server(round)
+        plan, ctx, before = self.plan, self.plan.server(round), self.store.facts
         ids = list(plan.participants(round))
         download = plan.method.download(ctx, server, ids)
         outcomes, refused = self.train(round, ids, download, server)
         accepted = {i: each for i, each in outcomes.items() if i not in refused}
         idle = [plan.data.clients[i].name for i, each in outcomes.items() if each.upload is None]
-        if idle and self.store.fact("idle", 0) == 0:
+        if idle and before.idle == 0:
             log.warning(
                 "no batch to train on, so nothing is sent and its state stays as it is: client %s", ", ".join(idle)
             )
@@ -89,24 +90,26 @@ class Experiment:
         after = owned(aggregate(ctx, server, uploads), uploads) if uploads else server
         states = {i: each.state for i, each in accepted.items() if each.upload is not None}
         rows = self.training_rows(round, accepted, ctx, after)
-        facts = self.traffic(download, ids, uploads) | {
-            "next_round": round + 1,
-            "steps": self.store.fact("steps", 0) + sum(each.steps for each in outcomes.values()),
-            "refused": self.store.fact("refused", 0) + len(refused),
-            "idle": self.store.fact("idle", 0) + len(idle),
-        }
+        facts = replace(
+            self.traffic(before, download, ids, uploads),
+            next_round=round + 1,
+            steps=before.steps + sum(each.steps for each in outcomes.values()),
+            refused=before.refused + len(refused),
+            idle=before.idle + len(idle),
+        )
         if round >= 0 and ((round + 1) % self.eval_every == 0 or round + 1 == plan.rounds):
             scores, bytes_eval = self.evaluate(round, after, states)
             rows += scores
-            facts |= {"bytes_eval": self.store.fact("bytes_eval", 0) + bytes_eval} | self.selection(round, scores)
+            facts = self.select(replace(facts, bytes_eval=before.bytes_eval + bytes_eval), round, scores)
         changed = {slot: each for slot, each in after.items() if each is not server.get(slot)}
         seconds = time.perf_counter() - started
-        facts["seconds"] = self.store.fact("seconds", 0.0) + seconds
-        facts[f"cost {round + 1}"] = {name: facts[name] for name in ("bytes_up", "bytes_down", "seconds")}
-        facts["server_mb"] = max(self.store.fact("server_mb", 0.0), codec.size(after) / 1e6)
-        facts["peak_memory_mb"] = max(self.store.fact("peak_memory_mb", 0.0), peak_memory_mb())
-        first = self.store.fact("next_round") is None
-        self.store.commit(round, after if first else changed, states, rows, facts)
+        facts = replace(
+            facts,
+            seconds=before.seconds + seconds,
+            server_mb=max(before.server_mb, codec.size(after) / 1e6),
+            peak_memory_mb=max(before.peak_memory_mb, peak_memory_mb()),
+        )
+        self.store.commit(round, after if before.next_round is None else changed, states, rows, facts)
         losses = [each.loss for each in accepted.values() if not math.isnan(each.loss)]
         watch(
             Progress(
@@ -147,15 +150,12 @@ class Experiment:
         records = self.plan.method.server_records(ctx, server)
         return rows + [(round, -1, "server", "state", "", name, float(v), 0) for name, v in records.items()]
 
-    def traffic(self, download: Download, ids: list[int], uploads: Mapping[int, Upload]) -> dict[str, int]:
-        """The bytes so far, up and down."""
+    def traffic(self, facts: RunFacts, download: Download, ids: list[int], uploads: Mapping[int, Upload]) -> RunFacts:
+        """The facts with the bytes of a round added, up and down."""
         shared = codec.size(download.shared)
         down = sum(shared + codec.size(download.each.get(i, {})) for i in ids)
         up = sum(codec.size(each.slots, each.masks) for each in uploads.values())
-        return {
-            "bytes_down": self.store.fact("bytes_down", 0) + down,
-            "bytes_up": self.store.fact("bytes_up", 0) + up,
-        }
+        return replace(facts, bytes_down=facts.bytes_down + down, bytes_up=facts.bytes_up + up)
 
     def evaluate(self, round: int, server: Slots, fresh: Mapping[int, Slots]) -> tuple[list[Row], int]:
         """Scores of all clients, participants or not, and the bytes of the downloads they need."""
@@ -172,16 +172,16 @@ class Experiment:
                 rows += [(round, index, cohort, s.point, s.split, s.metric, s.value, s.samples) for s in scores]
         return rows, sent
 
-    def selection(self, round: int, rows: list[Row]) -> dict[str, Any]:
-        """Whether this round is the best so far by sample-weighted validation."""
+    def select(self, facts: RunFacts, round: int, rows: list[Row]) -> RunFacts:
+        """The facts with this round selected, if it is the best so far by sample-weighted validation."""
         scores = by_round(rows, "seen", self.point, "val", self.metric).get(round)
         if scores is None:
-            return {"selected": round}
-        self.score = weighted(*scores)
-        before = self.store.fact("selected_score")
-        if before is not None and not better(self.score, before, self.higher):
-            return {}
-        return {"selected": round, "selected_score": self.score}
+            return replace(facts, selected=round)
+        self.score = weighted_mean(*scores)
+        before = facts.selected_score
+        if before is not None and not is_better(self.score, before, self.higher):
+            return facts
+        return replace(facts, selected=round, selected_score=self.score)
 
 
 def owned(server: Slots, uploads: Mapping[int, Upload]) -> Slots:
@@ -201,7 +201,7 @@ def owned(server: Slots, uploads: Mapping[int, Upload]) -> Slots:
     return {slot: own(leaves) for slot, leaves in server.items()}
 
 
-def refusal(upload: Upload, declared: frozenset[str], known: Tree) -> str:
+def refusal(upload: Upload, declared: tuple[str, ...], known: Tree) -> str:
     """Why an upload cannot be used; an empty string if it can. `known` is the server's model."""
     if extra := upload.slots.keys() - set(declared):
         return f"it sent {', '.join(sorted(extra))}, which the method does not declare"

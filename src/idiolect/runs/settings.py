@@ -1,25 +1,33 @@
-"""The configuration of a run: flat, with ranges and help, the same in YAML, on the command line and in Python."""
+"""The configuration of a run: flat, with ranges and help, the same in YAML, on the command line and in Python.
+
+Methods and optimizers, and PyTorch with them, are imported where they are built, so that the settings can be listed
+without them."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ..contract import Method, methods
 from ..core.errors import InputError, UnknownNameError
 from ..core.expressions import value
 from ..core.files import write_whole
 from ..core.options import Options, did_you_mean, make, option, options_of
 from ..core.registry import describe, override
-from ..task.optimizers import Optimizer, optimizers
-from ..task.schedules import schedules
+
+if TYPE_CHECKING:
+    from ..task.optimizers import Optimizer
+
+OWN = "(given in Python)"
+"""What a configuration says of a setting that was given as an object."""
+UNHASHED = ("save_models", "cache_mb")
+"""Settings that do not change the results."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,9 @@ class Config(Options):
     local_epochs: int = option(1, min=1, help="passes over a client's training data per round")
     batch_size: int = option(32, min=1, help="samples per local step")
     lr: float = option(0.05, above=0.0, help="learning rate")
-    schedule: str = option("constant", help="rate over rounds: constant, cosine, exponential(gamma=..), step(at=[..])")
+    schedule: str = option(
+        "constant", help="learning rate over rounds: constant, cosine, exponential(gamma=..), step(at=[..])"
+    )
     optimizer: str = option("sgd", help="sgd or adam, with options, as in sgd(momentum=0.9)")
     momentum: float | None = option(None, min=0.0, below=1.0, help="momentum of sgd")
     weight_decay: float | None = option(None, min=0.0, help="L2 penalty")
@@ -78,19 +88,17 @@ class Config(Options):
     @property
     def hash(self) -> str:
         """A short hash of everything that changes the results."""
-        kept = {k: v for k, v in self.as_dict().items() if k not in ("save_models", "cache_mb")}
+        kept = {k: v for k, v in self.as_dict().items() if k not in UNHASHED}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as they are written to YAML."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
 
-    def built_method(self) -> Method:
-        """The method that the expression describes."""
-        return methods.build(self.method)
+    def build_optimizer(self) -> Optimizer:
+        """The optimizer, with `momentum`, `weight_decay` and `clip` where they are given."""
+        from ..task.optimizers import optimizers
 
-    def built_optimizer(self) -> Optimizer:
-        """The optimiser, with `momentum`, `weight_decay` and `clip` where they are given."""
         built = optimizers.build(self.optimizer)
         for name in ("momentum", "weight_decay", "clip"):
             if (given := getattr(self, name)) is not None:
@@ -98,12 +106,23 @@ class Config(Options):
         return built
 
 
+def mark_objects(config: Config, names: Iterable[str]) -> Config:
+    """The configuration with a mark at settings that were given as objects."""
+    marks: dict[str, Any] = dict.fromkeys(names, OWN)
+    return dataclasses.replace(config, **marks)
+
+
 def configure(values: Mapping[str, Any] | None = None, overrides: list[str] | None = None) -> Config:
     """A checked configuration from plain values and `key=value` overrides (`method.mu=0.1` reaches into the method).
+    The method may also be given as an object.
 
     >>> configure({"method": "fedprox", "rounds": 3}, ["method.mu=0.5"]).method
     'fedprox(mu=0.5)'
     """
+    from ..contract import Method, methods
+    from ..engines import engines
+    from ..task.schedules import schedules
+
     values, deep = dict(values or {}), []
     for text in overrides or []:
         key, equals, given = text.partition("=")
@@ -120,12 +139,16 @@ def configure(values: Mapping[str, Any] | None = None, overrides: list[str] | No
                 f"there is no setting {name!r}.{did_you_mean(name, options_of(Config))} "
                 f"Settings: {', '.join(options_of(Config))}; options of the method are written method.NAME."
             )
+    given_method = values.get("method")
+    if isinstance(given_method, Method):
+        values["method"] = describe(given_method)
     config: Config = make(Config, values)
-    method = methods.build(config.method)
+    method = given_method if isinstance(given_method, Method) else methods.build(config.method)
     for path, given in deep:
         method = override(method, path, given)
     schedules.build(config.schedule)
-    config.built_optimizer()
+    engines.build(config.engine)
+    config.build_optimizer()
     if config.split and (abs(sum(config.split) - 1) > 1e-6 or len(config.split) != 3 or config.split[0] <= 0):
         raise InputError(f"split={list(config.split)} must be three shares (train, validation, test) that sum to 1")
     return dataclasses.replace(config, method=describe(method))
@@ -137,14 +160,14 @@ _TEXT = {name for name, info in options_of(Config).items() if str in info.types}
 def read_config(path: Path) -> dict[str, Any]:
     """The plain values of a YAML file."""
     try:
-        found = yaml.safe_load(path.read_text())
+        values = yaml.safe_load(path.read_text())
     except OSError as error:
         raise InputError(f"the configuration {path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"the configuration {path} is not YAML: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise InputError(f"the configuration {path} must be a list of 'name: value' lines, such as 'rounds: 50'")
-    return found
+    return values
 
 
 def write_config(config: Config, path: Path) -> None:

@@ -1,6 +1,6 @@
 """Durable state in one SQLite file: the server's slots, every client's slots, metrics and facts about the run.
 One transaction commits a round. Each entry keeps at most two versions: the newest, and the one that belongs to
-the selected round, so that its models can still be had."""
+the selected round, from which its models are built."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 from ..core import codec, tree
 from ..core.errors import InputError, RunFolderError
 from ..core.tree import Slots
+from .facts import NAMES, Cost, RunFacts, read_facts
 
 VERSION = 2
 SERVER = -1
@@ -28,20 +29,24 @@ CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 PRAGMA user_version=2;
 """
 _END = 2**40
+_COST = "cost {}"
 _LATEST = "SELECT max(round) FROM state n WHERE n.owner=s.owner AND n.slot=s.slot AND n.round<=?"
 Row = tuple[int, int, str, str, str, str, float, int]
 COLUMNS = ("round", "client", "cohort", "point", "split", "metric", "value", "samples")
 
 
 class Store:
-    """The state of one run; `path=None` keeps it in memory. Of the clients' newest slots, those used last are held in
-    memory as well, up to `cache_mb` megabytes. Slots are given out on `device`.
+    """The state of one run; `path=None` keeps it in memory. Of the clients' newest slots, those used last are kept in
+    memory as well, up to `cache_mb` megabytes. Slots are returned on `device`.
 
+    >>> from dataclasses import replace
     >>> import torch
     >>> store = Store(None)
-    >>> store.commit(0, {"params": {"w": torch.ones(2)}}, {7: {"own": {"v": torch.zeros(1)}}}, [], {"round": 0})
-    >>> store.server(), store.fact("round")
-    ({'params': {'w': tensor([1., 1.])}}, 0)
+    >>> store.record({"engine": "loop"})
+    >>> clients = {7: {"own": {"v": torch.zeros(1)}}}
+    >>> store.commit(0, {"params": {"w": torch.ones(2)}}, clients, [], replace(store.facts, next_round=1))
+    >>> store.server(), store.facts.engine, store.facts.next_round
+    ({'params': {'w': tensor([1., 1.])}}, 'loop', 1)
     """
 
     def __init__(self, path: Path | None, create: bool = True, cache_mb: int = CACHE_MB, device: str = "cpu") -> None:
@@ -57,35 +62,58 @@ class Store:
                 self._db.executescript(_SCHEMA)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
-            found = self._db.execute("PRAGMA user_version").fetchone()[0]
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
         except (sqlite3.Error, OSError) as error:
             raise RunFolderError(f"{path} cannot be used as the store of a run: {error}") from error
-        if found != VERSION:
+        if version != VERSION:
             raise RunFolderError(
-                f"{path} is a store of version {found}, but this is for version {VERSION}; use another folder"
+                f"{path} is a store of version {version}, and this Idiolect reads and writes version {VERSION}; use "
+                f"another folder, or the Idiolect that wrote it"
             )
 
+    @property
+    def facts(self) -> RunFacts:
+        """The facts of the run."""
+        wanted = f"SELECT key, value FROM facts WHERE key IN ({', '.join('?' * len(NAMES))})"
+        try:
+            return read_facts(dict(self._query(wanted, NAMES)))
+        except ValueError as error:
+            raise RunFolderError(f"the store {self.path} is damaged: {error}") from error
+
+    def cost(self, round: int) -> Cost | None:
+        """What the run had spent after a round, counted from 1; None where that was not recorded."""
+        spent = self.fact(_COST.format(round))
+        return None if spent is None else Cost(**spent)
+
     def fact(self, key: str, default: Any = None) -> Any:
-        """A stored fact about the run."""
+        """A value that was recorded under a name of one's own, such as those of a deployment."""
         row = self._query("SELECT value FROM facts WHERE key=?", (key,))
         return json.loads(row[0][0]) if row else default
 
+    def record(self, facts: Mapping[str, Any]) -> None:
+        """Write facts that belong to no round, such as those that are known before the first."""
+        try:
+            with self._transaction():
+                self._write_facts(facts)
+        except sqlite3.Error as error:
+            raise RunFolderError(f"{', '.join(facts)} could not be saved in {self.path}: {error}") from error
+
     def server(self, at: int | None = None) -> Slots:
         """The server's slots, the newest or those of an earlier round that is still kept."""
-        return {slot: self._decoded(data)[slot] for slot, data in self._versions(SERVER, at)}
+        return {slot: self._decode(data)[slot] for slot, data in self._versions(SERVER, at)}
 
     def clients(self, ids: Sequence[int], at: int | None = None) -> dict[int, Slots | None]:
         """The slots of some clients; None for one that has never trained."""
-        found: dict[int, bytes | None] = {i: self._cache.get(i) if at is None else None for i in ids}
-        missing = json.dumps([i for i, data in found.items() if data is None])
+        stored: dict[int, bytes | None] = {i: self._cache.get(i) if at is None else None for i in ids}
+        missing = json.dumps([i for i, data in stored.items() if data is None])
         query = f"SELECT owner, data FROM state s WHERE owner IN (SELECT value FROM json_each(?)) AND round=({_LATEST})"
         for index, data in self._query(query, (missing, _END if at is None else at)):
-            found[index] = data
+            stored[index] = data
             if at is None:
                 self._cache.put(index, data)
-        return {i: None if data is None else self._decoded(data) for i, data in found.items()}
+        return {i: None if data is None else self._decode(data) for i, data in stored.items()}
 
-    def _decoded(self, data: bytes) -> Slots:
+    def _decode(self, data: bytes) -> Slots:
         try:
             return tree.to_device(codec.decode(data)[0], self.device)
         except InputError as error:
@@ -101,24 +129,32 @@ class Store:
         server: Mapping[str, Any],
         clients: Mapping[int, Slots],
         rows: Iterable[Row],
-        facts: Mapping[str, Any],
+        facts: RunFacts | Mapping[str, Any],
     ) -> None:
-        """Write a round in one transaction: changed server slots, clients' slots, metrics and facts."""
-        selected = facts.get("selected", self.fact("selected", -(2**40)))
-        entries = [(SERVER, slot, codec.encode({slot: each})) for slot, each in server.items()]
+        """Write a round in one transaction: changed server slots, clients' slots, metrics and facts.
+
+        The facts of the run also tell what it had spent after this round; other facts are written by name.
+        """
+        before = self.facts
+        if isinstance(facts, RunFacts):
+            changed = facts.changes(before) | {_COST.format(round + 1): facts.cost._asdict()}
+        else:
+            changed = dict(facts)
+        selected = changed.get("selected", before.selected)
+        entries = [(SERVER, slot, codec.encode({slot: leaves})) for slot, leaves in server.items()]
         entries += [(index, "", codec.encode(slots)) for index, slots in clients.items()]
         stale = (
             "DELETE FROM state WHERE owner=? AND slot=? AND round<? AND round IS NOT "
             "(SELECT max(round) FROM state WHERE owner=? AND slot=? AND round<=?)"
         )
+        kept = -_END if selected is None else min(selected, round)
         try:
             with self._transaction():
                 for owner, slot, data in entries:
                     self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)", (owner, slot, round, data))
-                    self._db.execute(stale, (owner, slot, round, owner, slot, min(selected, round)))
+                    self._db.execute(stale, (owner, slot, round, owner, slot, kept))
                 self._db.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-                for key, value in facts.items():
-                    self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, json.dumps(value)))
+                self._write_facts(changed)
         except sqlite3.Error as error:
             raise RunFolderError(
                 f"round {round + 1} could not be saved in {self.path}: {error}; the rounds before it are safe, "
@@ -127,6 +163,10 @@ class Store:
         for index, _, data in entries:
             if index != SERVER:
                 self._cache.put(index, data)
+
+    def _write_facts(self, facts: Mapping[str, Any]) -> None:
+        written = [(name, json.dumps(value)) for name, value in facts.items()]
+        self._db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", written)
 
     def rows(self) -> list[Row]:
         """All metrics."""
@@ -165,21 +205,21 @@ class _Cache:
 
     def __init__(self, limit: int) -> None:
         self.limit, self.size = limit, 0
-        self.held: OrderedDict[int, bytes] = OrderedDict()
+        self.values: OrderedDict[int, bytes] = OrderedDict()
 
     def get(self, key: int) -> bytes | None:
-        """A value, which is then the newest."""
-        if key in self.held:
-            self.held.move_to_end(key)
-        return self.held.get(key)
+        """A value, which then counts as used last."""
+        if key in self.values:
+            self.values.move_to_end(key)
+        return self.values.get(key)
 
     def put(self, key: int, data: bytes) -> None:
-        """Hold a value, and let go of the oldest if it is too much."""
-        self.size += len(data) - len(self.held.pop(key, b""))
-        self.held[key] = data
+        """Keep a value, and drop the oldest while there is too much."""
+        self.size += len(data) - len(self.values.pop(key, b""))
+        self.values[key] = data
         while self.size > self.limit:
-            _, gone = self.held.popitem(last=False)
-            self.size -= len(gone)
+            _, dropped = self.values.popitem(last=False)
+            self.size -= len(dropped)
 
 
 class _Transaction:

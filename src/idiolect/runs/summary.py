@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
 from .store import Row
 
+if TYPE_CHECKING:
+    import polars as pl
+
 SCHEMA = {
-    "round": pl.Int64,
-    "client": pl.Int64,
-    "cohort": pl.String,
-    "point": pl.String,
-    "split": pl.String,
-    "metric": pl.String,
-    "value": pl.Float64,
-    "samples": pl.Int64,
+    "round": int,
+    "client": int,
+    "cohort": str,
+    "point": str,
+    "split": str,
+    "metric": str,
+    "value": float,
+    "samples": int,
 }
 
 
 def table(rows: Iterable[Row]) -> pl.DataFrame:
     """Metrics as a table: one row per round, client, point, split and metric; rounds count from 1."""
+    import polars as pl  # which takes long to import
+
     return pl.DataFrame(list(rows), schema=SCHEMA, orient="row").with_columns(pl.col("round") + 1)
 
 
@@ -53,19 +57,20 @@ def by_round(
     rows: Sequence[Row], cohort: str, point: str, split: str, metric: str
 ) -> dict[int, tuple[list[float], list[int]]]:
     """Values and sample counts of one metric over clients, for every evaluated round, clients in order."""
-    found: dict[int, list[tuple[int, float, int]]] = {}
+    scores: dict[int, list[tuple[int, float, int]]] = {}
     for round, client, *where, value, samples in rows:
         if where == [cohort, point, split, metric]:
-            found.setdefault(round, []).append((client, value, samples))
-    return {r: ([v for _, v, _ in sorted(each)], [n for _, _, n in sorted(each)]) for r, each in sorted(found.items())}
+            scores.setdefault(round, []).append((client, value, samples))
+    ordered = {round: sorted(clients) for round, clients in sorted(scores.items())}
+    return {round: ([v for _, v, _ in clients], [n for _, _, n in clients]) for round, clients in ordered.items()}
 
 
-def weighted(values: Sequence[float], samples: Sequence[int]) -> float:
+def weighted_mean(values: Sequence[float], samples: Sequence[int]) -> float:
     """The sample-weighted mean."""
     return float(np.average(values, weights=samples))
 
 
-def better(a: float, b: float, higher_is_better: bool) -> bool:
+def is_better(a: float, b: float, higher_is_better: bool) -> bool:
     """Whether score a beats score b; a number beats one that is not."""
     if math.isnan(a) or math.isnan(b):
         return math.isnan(b) and not math.isnan(a)
@@ -83,7 +88,7 @@ def headline(rows: Sequence[Row], cohort: str, point: str, metric: str, higher: 
         return {}
     best = None
     for round, scores in tests.items():
-        if best is None or better(weighted(*scores), weighted(*tests[best]), higher):
+        if best is None or is_better(weighted_mean(*scores), weighted_mean(*tests[best]), higher):
             best = round
     chosen = {"selected": selected if selected in tests else max(tests), "last": max(tests), "best": best}
     return {name: spread(*tests[r], higher) | {"round": r + 1} for name, r in chosen.items() if r is not None}

@@ -12,11 +12,11 @@ import torch
 
 from ..core.errors import InputError
 from ..data import Federation
-from ..engines import Plan, make_engine
-from .api import stopping
-from .round_loop import Experiment, Progress
+from ..engines import Plan, engines
+from .interrupt import catch_interrupt
+from .round_loop import Progress, RoundLoop
 from .store import Store
-from .summary import by_round, weighted
+from .summary import by_round, weighted_mean
 
 NEVER = 2**31
 
@@ -38,12 +38,12 @@ def without_test(data: Federation) -> Federation:
 
 @dataclass
 class Trial:
-    """One plan, carried out bit by bit in memory.
+    """One plan, carried out in memory, a few rounds at a time.
 
     Attributes:
         plan: what is trained; its data have no test samples.
-        engine: the engine's expression.
-        eval_every: rounds between evaluations on the way.
+        engine: the engine's expression, `auto` resolved.
+        eval_every: rounds between evaluations.
     """
 
     plan: Plan
@@ -54,42 +54,44 @@ class Trial:
     @property
     def rounds(self) -> int:
         """The rounds that are done."""
-        return max(0, int(self.store.fact("next_round", 0)))
+        return self.store.facts.rounds_done
 
     @property
     def steps(self) -> int:
         """The local steps that were taken."""
-        return int(self.store.fact("steps", 0))
+        return self.store.facts.steps
 
     @property
     def seconds(self) -> float:
         """The time that the rounds took."""
-        return float(self.store.fact("seconds", 0.0))
+        return self.store.facts.seconds
 
     @property
     def best(self) -> tuple[float, int]:
-        """The best validation score of the evaluated rounds, and its round, counted from 1."""
-        score = self.store.fact("selected_score")
-        return math.nan if score is None else score, self.store.fact("selected", -1) + 1
+        """The best validation score of the evaluated rounds, and its round, counted from 1; NaN and 0 before one."""
+        facts = self.store.facts
+        if facts.selected is None:
+            return math.nan, 0
+        return math.nan if facts.selected_score is None else facts.selected_score, facts.selected + 1
 
     def advance(self, rounds: int, watch: Callable[[Progress], None] = lambda _: None) -> None:
         """Train until so many rounds are done; Ctrl-C ends it after a round."""
-        with self._experiment() as experiment, stopping() as asked:
-            experiment.run(watch, lambda: asked() or experiment.first_round >= rounds)
+        with self._open_loop() as loop, catch_interrupt() as asked:
+            loop.run(watch, lambda: asked() or loop.first_round >= rounds)
         if self.rounds < rounds:
             raise KeyboardInterrupt
 
     def score(self) -> float:
         """The sample-weighted validation score now."""
         at = self.rounds - 1
-        with self._experiment() as experiment, torch.random.fork_rng(devices=[]):
-            rows, _ = experiment.evaluate(at, self.store.server(), {})
-        return weighted(*by_round(rows, "seen", experiment.point, "val", experiment.metric)[at])
+        with self._open_loop() as loop, torch.random.fork_rng(devices=[]):
+            rows, _ = loop.evaluate(at, self.store.server(), {})
+        return weighted_mean(*by_round(rows, "seen", loop.point, "val", loop.metric)[at])
 
     @contextmanager
-    def _experiment(self) -> Iterator[Experiment]:
-        engine = make_engine(self.engine, self.plan)
+    def _open_loop(self) -> Iterator[RoundLoop]:
+        engine = engines.build(self.engine).make(self.plan)
         try:
-            yield Experiment(self.plan, engine, self.store, self.eval_every)
+            yield RoundLoop(self.plan, engine, self.store, self.eval_every)
         finally:
             engine.close()

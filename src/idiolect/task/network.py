@@ -20,11 +20,6 @@ class Output(NamedTuple):
     buffers: Tree
 
 
-def has_bf16(device: str) -> bool:
-    """Whether a device computes in bf16 by itself; processors without such instructions take many times longer."""
-    return device != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
 class Net:
     """Any module as a pure function of its parameters and buffers.
 

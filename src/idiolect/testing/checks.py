@@ -23,7 +23,7 @@ from ..engines.client_round import Outcome
 from ..engines.phases import batches, fresh_optimizer
 from ..engines.slots import first_client, first_server, gather, keep_and_send, sent_names
 from ..flower.loopback import LoopbackEngine
-from ..runs.round_loop import Experiment
+from ..runs.round_loop import RoundLoop
 from ..runs.store import Store
 from ..task.optimizers import SGD
 from ..task.task import Task
@@ -152,8 +152,8 @@ def check_messages(method: Method) -> None:
         for index, outcome in Loop(plan).train(round, dict.fromkeys(plan.data.seen), first):
             sent = set(outcome.upload.slots) if outcome.upload else set()
             require(
-                sent <= sent_names(method),
-                f"client {index} sends {sorted(sent - sent_names(method))}, which no slot declares",
+                sent <= set(sent_names(method)),
+                f"client {index} sends {sorted(sent - set(sent_names(method)))}, which no slot declares",
             )
             if outcome.upload:
                 for slot, mask in outcome.upload.masks.items():
@@ -265,7 +265,7 @@ def check_resume(method: Method) -> None:
         path = Path(folder) / "state.sqlite"
         store, plan = Store(path), tiny_plan(method, participation=0.6)
         rounds = iter(range(-method.needs.setup_rounds, 2))
-        Experiment(plan, Loop(plan), store).run(stop=lambda: next(rounds, None) == 1)
+        RoundLoop(plan, Loop(plan), store).run(stop=lambda: next(rounds, None) == 1)
         store.close()
         resumed = play(tiny_plan(method, participation=0.6), store=Store(path))
     require_equal(whole, resumed, "a resumed run")

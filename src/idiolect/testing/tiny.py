@@ -17,7 +17,7 @@ from ..core.tree import Slots
 from ..data import Client, Federation
 from ..engines import Engine, Loop, Plan
 from ..engines.slots import first_client, gather
-from ..runs.round_loop import Experiment
+from ..runs.round_loop import RoundLoop
 from ..runs.store import Store
 from ..task.task import Task
 
@@ -84,7 +84,7 @@ def play(plan: Plan, engine: Callable[[Plan], Engine] = Loop, store: Store | Non
     """Run a plan to its end and collect the state."""
     store = store or Store(None)
     runner = engine(plan)
-    Experiment(plan, runner, store).run()
+    RoundLoop(plan, runner, store).run()
     runner.close()
     return Played(store.server(), store.clients(plan.data.seen), store.rows())
 
@@ -117,7 +117,7 @@ def close(a: Tensor, b: Tensor, relative: float) -> bool:
 def views(plan: Plan) -> dict[int, dict[str, Tensor]]:
     """Every client's model after a run."""
     store = Store(None)
-    Experiment(plan, Loop(plan), store).run()
+    RoundLoop(plan, Loop(plan), store).run()
     server, ctx = store.server(), plan.server(plan.rounds - 1)
     download = plan.method.download(ctx, server, plan.data.seen)
     found = {}

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ..comparison.folder import differences
 from ..contract import Method
 from ..core.errors import RunFolderError
 from ..core.files import write_text
-from ..engines import AutoChoice, engines
+from ..runs.folder import ELSEWHERE, differences, require_free, require_same
 from ..runs.settings import Config, read_config
 from .space import Space
 
@@ -22,8 +21,8 @@ SPEC, TRIALS = "tuning.yaml", "trials.jsonl"
 
 
 @dataclass(frozen=True)
-class Entrant:
-    """A method and what may be tried with it."""
+class Candidate:
+    """A method by its expression, and what may be tried with it."""
 
     name: str
     method: Method
@@ -31,8 +30,18 @@ class Entrant:
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One trial: what was tried and what came of it; without a score, why there is none."""
+class TrialRecord:
+    """One trial: what was tried and its result.
+
+    Attributes:
+        method: the expression that was given.
+        number: which trial of the method it is, from 0.
+        values: what was tried, by the path of the option.
+        expression, lr: the method with these values, and the learning rate.
+        score, round: the best validation score and its round, counted from 1; None without a score.
+        steps, seconds: local steps, and time.
+        error: why there is no score.
+    """
 
     method: str
     number: int
@@ -46,54 +55,39 @@ class Attempt:
     error: str = ""
 
 
-def with_known_engine(config: Config, folder: Path | None) -> Config:
-    """The configuration, with the engine that a tuning was started with where `auto` leaves it open."""
-    automatic = isinstance(engines.build(config.engine), AutoChoice)
-    if automatic and folder is not None and (folder / SPEC).is_file():
-        return replace(config, engine=str(read_config(folder / SPEC).get("engine", config.engine)))
-    return config
-
-
-def opened(folder: Path | None, config: Config, entrants: Sequence[Entrant]) -> list[Attempt]:
+def open_folder(folder: Path, config: Config, candidates: Sequence[Candidate]) -> list[TrialRecord]:
     """The trials that a folder holds, after a check that they were made under the same settings."""
-    if folder is None:
-        return []
-    asked = {each.name: {path: str(dimension) for path, dimension in each.space.items()} for each in entrants}
+    asked = {each.name: {path: str(dimension) for path, dimension in each.space.items()} for each in candidates}
     if not (folder / SPEC).is_file():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RunFolderError(f"{folder} exists and holds no tuning; choose another folder with --out")
+        require_free(folder, "exists and holds no tuning")
     else:
-        held = read_config(folder / SPEC)
-        known = held.pop("spaces", {})
+        stored = read_config(folder / SPEC)
+        known = stored.pop("spaces", {})
         if not isinstance(known, dict):
-            raise RunFolderError(f"{folder / SPEC} is damaged: it lists no spaces; choose another folder with --out")
-        differ = differences(held, config, ignore=("method",))
+            raise RunFolderError(f"{folder / SPEC} is damaged: it lists no spaces; {ELSEWHERE}")
+        differ = differences(stored, config, ignore=("method",))
         differ += [f"the space of {name}" for name in asked if name in known and known[name] != asked[name]]
-        if differ:
-            raise RunFolderError(
-                f"{folder} holds a tuning under other settings ({'; '.join(differ)});"
-                " choose another folder with --out, or use the same settings"
-            )
+        require_same(folder, "a tuning", differ)
         asked = {**known, **asked}
-    settings = {name: each for name, each in config.as_dict().items() if name != "method"}
+    settings = {name: value for name, value in config.as_dict().items() if name != "method"}
     write_text(folder / SPEC, yaml.safe_dump({"spaces": asked, **settings}, sort_keys=False))
-    return recorded(folder / TRIALS)
+    return read_trials(folder / TRIALS)
 
 
-def recorded(path: Path) -> list[Attempt]:
+def read_trials(path: Path) -> list[TrialRecord]:
     """The trials in a file; none if there is no file."""
     if not path.is_file():
         return []
     try:
-        found = [Attempt(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-        whole = all(isinstance(each.values, dict) and isinstance(each.score, float | None) for each in found)
+        records = [TrialRecord(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+        valid = all(isinstance(each.values, dict) and isinstance(each.score, float | None) for each in records)
     except (ValueError, TypeError):
-        whole = False
-    if not whole:
+        valid = False
+    if not valid:
         raise RunFolderError(f"{path} is damaged; remove it to start again, or use another folder")
-    return found
+    return records
 
 
-def record(folder: Path, records: Sequence[Attempt]) -> None:
+def write_trials(folder: Path, records: Sequence[TrialRecord]) -> None:
     """Write all trials, the whole file or none of it."""
-    write_text(folder / TRIALS, "".join(json.dumps(asdict(each)) + "\n" for each in records))
+    write_text(folder / TRIALS, "".join(json.dumps(asdict(record)) + "\n" for record in records))

@@ -14,8 +14,8 @@ from ..core.expressions import split, value, write
 from ..core.options import OptionInfo, check_option, coerce, did_you_mean, make, options_of
 from ..runs.settings import Config
 
-RATE = "run.lr"
-"""The path of the learning rate, which is the run's; a method may have an option `lr` of its own."""
+LEARNING_RATE = "run.lr"
+"""The path of the run's learning rate; a method may have an option `lr` of its own."""
 FACTOR = 10.0
 """A positive number without an upper limit is tried from a tenth of its default to ten times it."""
 
@@ -34,7 +34,7 @@ class Dimension(NamedTuple):
             return ",".join(map(write, self.values))
         return f"{self.low:g}:{self.high:g}{':log' * self.log}"
 
-    def holds(self, given: Any) -> bool:
+    def contains(self, given: Any) -> bool:
         """Whether a value is among what may be tried."""
         number = isinstance(given, int | float) and not isinstance(given, bool)
         return given in self.values if self.values else number and self.low <= given <= self.high
@@ -44,30 +44,30 @@ Space = Mapping[str, Dimension]
 
 
 def space_of(method: Method, lr: float = 0.05) -> dict[str, Dimension]:
-    """The dimensions of a method: its options that are numbers and have their defaults, `inner.` those of what it rides
-    on, and the learning rate around `lr`. Switches and variants stay as they are, and so does what the expression sets.
+    """The dimensions of a method: its options that are numbers and have their defaults, those of the method it wraps
+    under `inner.`, and the learning rate around `lr`. Other options, and what the expression sets, stay as they are.
 
-    >>> from idiolect.method import methods
+    >>> from idiolect.contract import methods
     >>> {name: str(each) for name, each in space_of(methods.build("fedlag(ditto, xi=0)")).items()}
     {'inner.lam': '0.1:10:log', 'ema': '0:0.99', 'run.lr': '0.005:0.5:log'}
     """
-    return _own(method) | {RATE: Dimension(lr / FACTOR, lr * FACTOR, log=True)}
+    return _derive_all(method) | {LEARNING_RATE: Dimension(lr / FACTOR, lr * FACTOR, log=True)}
 
 
-def _own(method: Method) -> dict[str, Dimension]:
-    inner = _own(method.inner) if isinstance(method, Wrapper) else {}
-    found = {f"inner.{name}": each for name, each in inner.items()}
+def _derive_all(method: Method) -> dict[str, Dimension]:
+    inner = _derive_all(method.inner) if isinstance(method, Wrapper) else {}
+    dimensions = {f"inner.{name}": dimension for name, dimension in inner.items()}
     for name, info in options_of(type(method)).items():
-        if getattr(method, name) == info.default and (dimension := derived(info)) is not None:
-            found[name] = dimension
-    return found
+        if getattr(method, name) == info.default and (dimension := derive(info)) is not None:
+            dimensions[name] = dimension
+    return dimensions
 
 
-def derived(info: OptionInfo) -> Dimension | None:
+def derive(info: OptionInfo) -> Dimension | None:
     """The dimension of an option by its range and default; None where it is no number.
 
     >>> from idiolect.methods.fedprox import FedProx
-    >>> derived(options_of(FedProx)["mu"])
+    >>> derive(options_of(FedProx)["mu"])
     Dimension(low=0.01, high=1.0, log=True, whole=False, values=())
     """
     default, limits = info.default, info.limits
@@ -93,10 +93,10 @@ def _bound(closed: float | None, opened: float | None) -> float | None:
     return None if bound is None or math.isinf(bound) else bound
 
 
-def read(text: str) -> tuple[str, Dimension]:
+def parse_dimension(text: str) -> tuple[str, Dimension]:
     """A name and a dimension: `mu=0.001:1:log`, `layers=1:3`, `estimator=paf,pc`, or one value to keep.
 
-    >>> read("mu=0.001:1:log"), read("bias=follow,all_local")[1].values
+    >>> parse_dimension("mu=0.001:1:log"), parse_dimension("bias=follow,all_local")[1].values
     (('mu', Dimension(low=0.001, high=1, log=True, whole=False, values=())), ('follow', 'all_local'))
     """
     name, equals, given = (part.strip() for part in text.partition("="))
@@ -116,17 +116,17 @@ def read(text: str) -> tuple[str, Dimension]:
     return name, Dimension(*ends, log=log)
 
 
-def spaces(methods: Mapping[str, Method], given: Sequence[str], lr: float) -> dict[str, dict[str, Dimension]]:
+def make_spaces(methods: Mapping[str, Method], given: Sequence[str], lr: float) -> dict[str, dict[str, Dimension]]:
     """The space of every method, with what the user gives: `NAME=...` for all that have it, `METHOD.NAME=...` for one;
     `lr` is the run's learning rate, unless it is asked of a method that has its own."""
-    found = {name: space_of(method, lr) for name, method in methods.items()}
+    spaces = {name: space_of(method, lr) for name, method in methods.items()}
     for text in given:
-        path, dimension = read(text)
+        path, dimension = parse_dimension(text)
         head, _, tail = path.partition(".")
         chosen = [name for name, method in methods.items() if method.name == head] if tail else []
         path = tail if chosen else path
         if path == "lr" and not any("lr" in paths(methods[name]) for name in chosen):
-            path = RATE
+            path = LEARNING_RATE
         having = [name for name in chosen or methods if path in paths(methods[name])]
         if not having:
             known = dict.fromkeys(each for name in chosen or methods for each in paths(methods[name]))
@@ -135,18 +135,18 @@ def spaces(methods: Mapping[str, Method], given: Sequence[str], lr: float) -> di
                 f" Options: {', '.join(known)}."
             )
         for name in having:
-            found[name][path] = fitted(methods[name], path, dimension)
-    return found
+            spaces[name][path] = fit_dimension(methods[name], path, dimension)
+    return spaces
 
 
 def paths(method: Method) -> dict[str, OptionInfo]:
-    """Everything that can be tuned, by its path: the learning rate, own options, those of what it rides on."""
+    """Everything that can be tuned, by its path: the learning rate, own options, those of the method it wraps."""
     inner = paths(method.inner) if isinstance(method, Wrapper) else {}
-    below = {f"inner.{name}": info for name, info in inner.items() if name != RATE}
-    return {RATE: options_of(Config)["lr"]} | options_of(type(method)) | below
+    below = {f"inner.{name}": info for name, info in inner.items() if name != LEARNING_RATE}
+    return {LEARNING_RATE: options_of(Config)["lr"]} | options_of(type(method)) | below
 
 
-def fitted(method: Method, path: str, dimension: Dimension) -> Dimension:
+def fit_dimension(method: Method, path: str, dimension: Dimension) -> Dimension:
     """A dimension that the user gave, of whole numbers where the option is one; its ends must be allowed."""
     info = paths(method)[path]
     for end in dimension.values or (dimension.low, dimension.high):
@@ -155,12 +155,12 @@ def fitted(method: Method, path: str, dimension: Dimension) -> Dimension:
     return dimension._replace(whole=whole)
 
 
-def with_values(method: Method, values: Mapping[str, Any]) -> Method:
+def set_options(method: Method, values: Mapping[str, Any]) -> Method:
     """The method with several options changed at once, by their paths; the learning rate is the run's and left out."""
     below = {path.removeprefix("inner."): each for path, each in values.items() if path.startswith("inner.")}
-    changed = {path: each for path, each in values.items() if path != RATE and not path.startswith("inner.")}
+    changed = {path: each for path, each in values.items() if path != LEARNING_RATE and not path.startswith("inner.")}
     if isinstance(method, Wrapper) and below:
-        changed["inner"] = with_values(method.inner, below)
-    held = {each.name: getattr(method, each.name) for each in fields(method)}
-    built: Method = make(type(method), held | changed)
+        changed["inner"] = set_options(method.inner, below)
+    values_now = {each.name: getattr(method, each.name) for each in fields(method)}
+    built: Method = make(type(method), values_now | changed)
     return built

@@ -5,8 +5,18 @@ import torch
 from torch import nn
 
 from idiolect import Batch, Task
-from idiolect.contract.parts.class_statistics import added, distance, empty, feature_size, merged, require_classes, rows
+from idiolect.contract.parts.class_statistics import (
+    add_rows,
+    distance,
+    empty,
+    feature_size,
+    merge_means,
+    require_classes,
+    rows,
+    shared_means,
+)
 from idiolect.core.errors import ModelError
+from idiolect.core.sums import Sums
 
 DRAW = torch.Generator().manual_seed(0)
 VALUES, Y = torch.randn(20, 3, generator=DRAW), torch.randint(0, 3, (20,), generator=DRAW)
@@ -16,8 +26,18 @@ def means(values: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, batch: in
     """Class means of four classes, the last of which nobody has, batch by batch."""
     found = empty(4, values.shape[1], values)
     for at in range(0, len(y), batch):
-        found = added(found, values[at : at + batch], y[at : at + batch], weight[at : at + batch])
+        found = add_rows(found, values[at : at + batch], y[at : at + batch], weight[at : at + batch])
     return found
+
+
+def sums_of(clients: list[dict[str, torch.Tensor]]) -> Sums:
+    """What the server sees of clients' means: every class weighed by its count."""
+    return Sums.of([(client, client["count"], None) for client in clients])
+
+
+def test_the_servers_slot_weighs_every_class_by_its_count():
+    slot = shared_means("my.means", lambda ctx: empty(4, 3, VALUES))
+    assert (slot.home, slot.down, slot.up, slot.weigh) == ("server", True, "sum", "my.means/count")
 
 
 @pytest.mark.parametrize("batch", [20, 7, 1])
@@ -43,13 +63,13 @@ def test_padding_counts_as_nothing():
 def test_clients_means_are_weighed_by_their_counts_of_the_class():
     parts = [means(VALUES[:5], Y[:5], torch.ones(5), 5), means(VALUES[5:], Y[5:], torch.ones(15), 15)]
     whole = means(VALUES, Y, torch.ones(20), 20)
-    both = merged(parts, empty(4, 3, VALUES))
+    both = merge_means(sums_of(parts), empty(4, 3, VALUES))
     assert all(torch.allclose(leaf, whole[name], atol=1e-5) for name, leaf in both.items())
 
 
 def test_a_class_that_nobody_has_keeps_its_mean():
     before = {"mean": torch.full((4, 3), 9.0), "count": torch.full((4,), 2.0)}
-    both = merged([means(VALUES, Y, torch.ones(20), 20)], before)
+    both = merge_means(sums_of([means(VALUES, Y, torch.ones(20), 20)]), before)
     assert both["mean"][3].tolist() == [9.0] * 3
     assert both["count"][3] == 2.0
     assert not (both["mean"][:3] == 9.0).any()

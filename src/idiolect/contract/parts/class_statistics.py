@@ -1,17 +1,20 @@
 """Means of features (or of anything that has rows) class by class: over batches, over a client's data, over clients. A
-class without samples has the count 0 and the mean 0, and changes no other mean. All but `merged` can be traced."""
+class without samples has the count 0 and the mean 0, and changes no other mean. All but `merge_means` can be traced."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from ...core.errors import ModelError
+from ...core.sums import Sums
 from ...core.tree import Tree
 from ...task.losses import class_axis
 from ...task.task import Batch, Task
+from ..context import RoundContext
+from ..slots import Init, Slot, shared
 
 
 def require_classes(name: str, task: Task) -> int:
@@ -47,11 +50,16 @@ def empty(classes: int, size: int, like: Tensor) -> Tree:
     return {"mean": like.new_zeros(classes, size), "count": like.new_zeros(classes)}
 
 
-def added(means: Mapping[str, Tensor], values: Tensor, y: Tensor, weight: Tensor) -> Tree:
+def no_features(ctx: RoundContext) -> Tree:
+    """The first value of a slot: means of the features of no sample."""
+    return empty(ctx.task.classes or 0, feature_size(ctx.task), next(iter(ctx.initial["params"].values())))
+
+
+def add_rows(means: Mapping[str, Tensor], values: Tensor, y: Tensor, weight: Tensor) -> Tree:
     """The means after some rows more, `values` [rows, d] of the classes `y` [rows].
 
-    >>> one = added(empty(2, 1, torch.ones(1)), torch.tensor([[2.0], [4.0]]), torch.tensor([0, 0]), torch.ones(2))
-    >>> added(one, torch.tensor([[9.0]]), torch.tensor([0]), torch.ones(1))
+    >>> one = add_rows(empty(2, 1, torch.ones(1)), torch.tensor([[2.0], [4.0]]), torch.tensor([0, 0]), torch.ones(2))
+    >>> add_rows(one, torch.tensor([[9.0]]), torch.tensor([0]), torch.ones(1))
     {'mean': tensor([[5.],
             [0.]]), 'count': tensor([3., 0.])}
     """
@@ -61,24 +69,26 @@ def added(means: Mapping[str, Tensor], values: Tensor, y: Tensor, weight: Tensor
     return {"mean": total / count.clamp_min(1)[:, None], "count": count}
 
 
-def merged(parts: Sequence[Mapping[str, Tensor]], before: Mapping[str, Tensor]) -> Tree:
-    r"""Clients' means as one, every class by the clients' counts of it; a class that nobody has keeps what was before.
+def shared_means(slot: str, init: Init) -> Slot:
+    """Class means that the server keeps in `slot` and averages, every class by the clients' counts of it; its
+    `aggregate` calls `merge_means`."""
+    return shared(init, weigh=f"{slot}/count")
+
+
+def merge_means(sums: Sums, before: Mapping[str, Tensor]) -> Tree:
+    r"""Clients' means as one, and the counts of all; a class that nobody has keeps what was before.
 
     .. math:: \bar h^c = \sum_i n_i^c \bar h_i^c / \sum_i n_i^c
 
     >>> one = {"mean": torch.tensor([[2.0], [0.0]]), "count": torch.tensor([1.0, 0.0])}
     >>> other = {"mean": torch.tensor([[6.0], [0.0]]), "count": torch.tensor([3.0, 0.0])}
-    >>> merged([one, other], {"mean": torch.tensor([[0.0], [7.0]]), "count": torch.tensor([9.0, 9.0])})
+    >>> sums = Sums.of([(each, each["count"], None) for each in (one, other)])
+    >>> merge_means(sums, {"mean": torch.tensor([[0.0], [7.0]]), "count": torch.tensor([9.0, 9.0])})
     {'mean': tensor([[5.],
             [7.]]), 'count': tensor([4., 9.])}
     """
-    count = torch.stack([each["count"] for each in parts]).sum(0)
-    total = torch.stack([each["mean"] * each["count"][:, None] for each in parts]).sum(0)
-    known = count > 0
-    return {
-        "mean": torch.where(known[:, None], total / count.clamp_min(1)[:, None], before["mean"]),
-        "count": torch.where(known, count, before["count"]),
-    }
+    count = sums.weight["count"].to(before["count"].dtype)
+    return {"mean": sums.mean(before)["mean"], "count": torch.where(count > 0, count, before["count"])}
 
 
 def distance(values: Tensor, y: Tensor, weight: Tensor, means: Mapping[str, Tensor]) -> Tensor:

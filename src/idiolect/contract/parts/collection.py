@@ -1,5 +1,5 @@
-"""What methods share whose server keeps the latest model of every client, and whose clients keep a model of their own.
-What they do with the collection is in their own files."""
+"""A collection: the server keeps the latest model of every client, and each client keeps a model of its own. What
+methods do with the collection is in their own files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ import torch
 from torch import Tensor
 
 from ...core import tree
+from ...core.sums import Sums
 from ...core.tree import Slots, Tree
 from ..about import Needs, Refuses
-from ..context import Context, ServerContext
-from ..method import Method, Upload
+from ..context import ClientContext, RoundContext, ServerContext
+from ..messages import Upload
+from ..method import Method
+from ..slots import Slot, buffers_of, model_in, private
+
+OWN = "own"
 
 
 @dataclass(frozen=True)
@@ -25,53 +30,67 @@ class Collection(Method):
     """
 
     needs = Needs(server_models=True)
-    refuses = Refuses(other_networks="it mixes clients' models coordinate by coordinate")
+    refuses = Refuses(
+        other_networks="it mixes clients' models coordinate by coordinate",
+        summing="its server keeps the latest model of every client",
+    )
 
-    def aggregate(self, ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """The mean model, for which the server sees every client's; and the own one, which stays."""
+        return {"params": Slot("server", down=True, up="each", holds="model"), OWN: private(holds="model")}
+
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Train the own model."""
+        return {**work, **model_in(work, OWN)}
+
+    def finish(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Keep the trained model, and send it but for what stays private."""
+        return {**work, OWN: work["params"], buffers_of(OWN): work["buffers"]}
+
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
+    ) -> Slots:
         """The mean of this round's models, and beside it each of them, as far as it was sent."""
-        newest = {f"latest@{i}": self.received(ctx, server, i, each) for i, each in uploads.items()}
-        return {**super().aggregate(ctx, server, uploads), **newest}
+        trained = {i: upload for i, upload in each.items() if "params" in upload.slots}
+        newest = {latest(i): self.update_latest(ctx, server, i, upload) for i, upload in trained.items()}
+        return {**super().aggregate(ctx, server, sums, each), **newest}
 
-    def received(self, ctx: ServerContext, server: Slots, index: int, upload: Upload) -> Tree:
+    def update_latest(self, ctx: ServerContext, server: Slots, index: int, upload: Upload) -> Tree:
         """A client's model after an upload; coordinates that a mask leaves out keep the value they had."""
         sent, mask = (
             {n: leaf for slot in ("params", "buffers") for n, leaf in slots.get(slot, {}).items()}
             for slots in (upload.slots, upload.masks)
         )
-        before = server.get(f"latest@{index}", tree.pick(joined(ctx.initial), sent))
-        return tree.mean([sent], [1.0], [mask], keep=before)
+        before = server.get(latest(index), tree.pick(join_model(ctx.initial), sent))
+        return Sums.of([(sent, 1.0, mask)]).mean(before)
 
-    def client_init(self, ctx: Context) -> Slots:
-        """The own model starts from the common initial one."""
-        return {"own": ctx.initial["params"], "own.buffers": ctx.initial["buffers"]}
-
-    def begin(self, ctx: Context, client: Slots, download: Slots) -> Slots:
-        """Train the own model."""
-        return {"params": client["own"], "buffers": client["own.buffers"]}
-
-    def end(self, ctx: Context, client: Slots, work: Slots) -> tuple[Slots, Upload]:
-        """Keep the trained model, and send it but for what stays private."""
-        _, upload = super().end(ctx, client, work)
-        return {**client, "own": work["params"], "own.buffers": work["buffers"]}, upload
-
-    def view(self, ctx: Context, client: Slots, download: Slots) -> Slots:
+    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The own model; a client that has never trained uses what it is sent."""
-        own = {"params": client["own"], "buffers": client["own.buffers"]}
-        return {slot: {**each, **download[slot]} for slot, each in own.items()} if ctx.newcomer else own
+        return super().personal_model(ctx, work) if ctx.newcomer else model_in(work, OWN)
+
+
+def latest(client: int) -> str:
+    """The server's slot with a client's latest model.
+
+    >>> latest(3)
+    'latest@3'
+    """
+    return f"latest@{client}"
 
 
 def known(ctx: ServerContext, server: Slots) -> list[int]:
     """The clients whose models the server has."""
-    return [i for i in ctx.clients if f"latest@{i}" in server]
+    return [i for i in ctx.clients if latest(i) in server]
 
 
-def joined(model: Slots) -> Tree:
+def join_model(model: Slots) -> Tree:
     """A model's parameters and buffers as one tree."""
     return {**model["params"], **model["buffers"]}
 
 
-def parted(ctx: Context | ServerContext, model: Tree) -> Slots:
-    """The inverse of `joined`, for what is there of a model."""
+def split_model(ctx: RoundContext, model: Tree) -> Slots:
+    """The inverse of `join_model`, for what is there of a model."""
     return {slot: tree.pick(model, names) for slot, names in ctx.initial.items()}
 
 

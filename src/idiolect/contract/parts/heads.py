@@ -7,8 +7,26 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ...core import tree
 from ...core.errors import ModelError
+from ...core.tree import Tree
 from ...task.task import Task
+from ..context import RoundContext
+
+
+def head_params(task: Task) -> Tree:
+    """The initial values of the output layer, by their names in the model, its weight first."""
+    return {name: task.net.params[name] for name in task.head_unit.params}
+
+
+def initial_head(ctx: RoundContext) -> Tree:
+    """The first value of a slot: the output layer of the initial model."""
+    return head_params(ctx.task)
+
+
+def zeros_like_head(ctx: RoundContext) -> Tree:
+    """The first value of a slot: an output layer of zeros."""
+    return tree.zeros_like(head_params(ctx.task))
 
 
 def head_outputs(task: Task, params: Mapping[str, Tensor], features: Tensor) -> Tensor:

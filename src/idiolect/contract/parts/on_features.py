@@ -10,8 +10,10 @@ from ...core.tree import Slots, Tree
 from ...task.network import Output
 from ...task.task import Batch, Scored, Task
 from ..about import Refuses
-from ..context import Context, Grad
+from ..context import ClientContext, RoundContext
+from ..gradients import Grad
 from ..method import Method
+from ..slots import Init
 from .heads import check_head
 
 
@@ -21,45 +23,53 @@ class OnFeatures(Method):
 
     refuses = Refuses(other_networks="it works with the features of one network")
 
-    def features(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
-        """The model's own forward pass; normalisation that the phase does not train stays as it is."""
-        frozen = ctx.task.frozen(ctx.phase.part) if train else frozenset[str]()
-        return ctx.task.net.apply(slots["params"], slots["buffers"], x, train, frozen)
-
-    def forward(self, ctx: Context, slots: Slots, x: Tensor, train: bool = False) -> Output:
-        """The model's forward pass, with the outputs that the method makes of it."""
-        raise NotImplementedError
-
     def check(self, task: Task) -> None:
         """There has to be an output layer on a feature vector."""
         check_head(self.name, task)
 
-    def descend(self, ctx: Context, work: Slots, grad: Grad, batch: Batch, lr: float | None = None) -> Slots:
+    def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
+        """The model's forward pass, with the outputs that the method makes of it."""
+        raise NotImplementedError
+
+    def model_output(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
+        """The model's own forward pass; normalisation that the phase does not train stays as it is."""
+        frozen = ctx.task.frozen(ctx.phase.part) if train else frozenset[str]()
+        return ctx.task.net.apply(slots["params"], slots["buffers"], x, train, frozen)
+
+    def optimize_slots(
+        self, ctx: ClientContext, work: Slots, grad: Grad, batch: Batch, lr: float | None = None
+    ) -> Slots:
         """An optimiser step on every slot that has a gradient; the batch is logged once, with the model's step."""
         for slot, leaves in grad.slots.items():
-            after = ctx.descend(work, slot, Grad({slot: leaves}, grad.scored), batch, lr)
+            after = ctx.optimize(work, slot, Grad({slot: leaves}, grad.scored), batch, lr)
             work = after if slot == "params" else {**after, "log": work["log"]}
         return work
 
-    def predict(self, ctx: Context, view: Slots, x: Tensor) -> Tensor:
+    def predict(self, ctx: ClientContext, model: Slots, x: Tensor) -> Tensor:
         """The outputs of `forward`."""
-        return self.forward(ctx, view, x).outputs
+        return self.forward(ctx, model, x).outputs
 
-    def tune(self, ctx: Context, view: Slots, batch: Batch) -> Slots:
+    def adapt_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
         """A step of what the phase trains, on the loss of the outputs of `forward`."""
-        if ctx.phase.name == "stats":
-            return super().tune(ctx, view, batch)
 
         def loss(trees: Slots) -> Scored:
-            out = self.forward(ctx, {**view, **trees}, batch.x, train=True)
+            out = self.forward(ctx, {**model, **trees}, batch.x, train=True)
             return Scored(ctx.task.score(out.outputs, batch), *out)
 
-        grad = ctx.grad(view, ctx.phase.slots, batch, loss)
+        grad = ctx.grad(model, ctx.phase.slots, batch, loss)
         for slot, leaves in grad.slots.items():
-            view = ctx.move(view, slot, Grad({slot: leaves}, grad.scored), ctx.rate)
-        return view
+            model = ctx.apply(model, slot, Grad({slot: leaves}, grad.scored))
+        return model
 
 
-def head_values(task: Task) -> Tree:
-    """The initial values of the output layer, by their names in the model."""
-    return {name: task.net.params[name] for name in task.head_unit.params}
+def params_of(network: str) -> Init:
+    """The first value of a slot: the initial parameters of one of the method's extra networks.
+
+    >>> params_of("hyper").__name__
+    'params'
+    """
+
+    def params(ctx: RoundContext) -> Tree:
+        return ctx.nets[network].params
+
+    return params

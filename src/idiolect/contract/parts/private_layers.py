@@ -1,4 +1,5 @@
-"""Private layers: a method whose last layers stay on the client."""
+"""Private layers: methods that keep some layers of the model on the clients. They differ in which layers these are, in
+which phases they are trained, and in what is tuned before predicting."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from ..phase import Phase, Step
 
 @dataclass(frozen=True)
 class PrivateLayers(Method):
-    """A method whose last layers stay on the client; an unseen client trains only them."""
+    """A method whose last layers stay on the client; an unseen client trains only what is private."""
 
     layers: int = option(1, min=0, help="how many of the last layers are private")
 
@@ -23,8 +24,18 @@ class PrivateLayers(Method):
         return task.head(self.layers)
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
-        """An unseen client trains its head on the shared body."""
+        """An unseen client trains its private layers on the shared ones."""
         return (Phase(self.adapt_step, "onboard", part=self.private_names(ctx.task) or None),)
+
+
+def shared_names(method: Method, task: Task) -> frozenset[str]:
+    """The parameters that a method shares."""
+    return frozenset(task.names) - method.private_names(task)
+
+
+def all_but_last(task: Task, layers: int) -> frozenset[str]:
+    """The names (parameters and buffers) of all but the last `layers` layers."""
+    return task.names_of(task.units) - task.head(layers)
 
 
 def in_turn(

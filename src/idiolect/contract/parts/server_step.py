@@ -35,8 +35,14 @@ class ServerStep(Method):
     def aggregate(
         self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
     ) -> Slots:
-        """x + rate (mean of y_i - x); buffers, which no gradient moves, become the mean itself."""
-        after, rate = super().aggregate(ctx, server, sums, each), self.server_rate(ctx, server, sums)
-        models = [slot_of("params", m) for m in range(len(ctx.tasks))]
-        # Written as a mixture of models, so that rate 1 gives the mean to the bit.
-        return {**after, **{slot: tree.mix(after[slot], server[slot], rate) for slot in models}}
+        """x + rate (mean of y_i - x)."""
+        mean = super().aggregate(ctx, server, sums, each)
+        return step_towards(ctx, server, mean, self.server_rate(ctx, server, sums))
+
+
+def step_towards(ctx: ServerContext, server: Slots, mean: Slots, rate: float) -> Slots:
+    """The server's slots after a step from its models towards the `mean` slots, beyond them where `rate` exceeds 1;
+    buffers, which no gradient moves, become the mean itself."""
+    models = [slot_of("params", m) for m in range(len(ctx.tasks))]
+    # Written as a mixture of models, so that rate 1 gives the mean to the bit.
+    return {**mean, **{slot: tree.mix(mean[slot], server[slot], rate) for slot in models}}

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from ...core.errors import DataError
@@ -129,6 +128,8 @@ class Joined:
 
 def decode(raw: bytes, name: str, mode: str = "RGB", size: int | None = None) -> Bytes:
     """One encoded image as uint8 [channels, height, width]; damage is a `DataError`."""
+    from PIL import Image, UnidentifiedImageError  # which take long to import
+
     try:
         with Image.open(io.BytesIO(raw)) as image:
             shown = image.convert(mode)

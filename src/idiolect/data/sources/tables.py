@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import polars as pl
 import torch
 
 from ...core.errors import DataError
@@ -18,10 +17,15 @@ from ..formats.files import BROKEN, Layout, read_bytes, unreadable
 from ..formats.packed import check_labels, check_rank, read_npz
 from .base import FileSource, Pool, Source, choose, sources
 
+if TYPE_CHECKING:
+    import polars as pl
+
 
 def read_table(path: Path, needed: Sequence[str], separator: str = ",", advice: str = "") -> pl.DataFrame:
     """A CSV file with a header, plain or compressed, that must have certain columns; `advice` is for where it lacks
     one."""
+    import polars as pl  # which takes long to import
+
     try:
         table = pl.read_csv(read_bytes(path), separator=separator, infer_schema_length=None, try_parse_dates=False)
     except (pl.exceptions.PolarsError, *BROKEN) as error:
@@ -79,6 +83,8 @@ class Csv(OwnFile):
 
     def load(self) -> Pool:
         """The pool, with the clients as groups."""
+        import polars as pl  # which takes long to import
+
         path = self.file()
         advice = f" Name the column of clients and the one to predict: csv({self.path}, client=..., target=...)"
         table = read_table(path, (self.client, self.target, *self.leave_out), self.separator, advice)

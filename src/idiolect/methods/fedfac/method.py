@@ -69,7 +69,10 @@ class FedFac(SplitUnits):
         "FedSplit with the shared units found by factor analysis",
         paper="wang2023fedfac",
         reveals="all rows, personal ones included",
-        caution="the factor analysis needs them; with onboarding=ensemble unseen clients receive the last participants' personal rows; with schedule=static all clients take part in a set-up round",
+        caution=(
+            "the factor analysis needs them; with onboarding=ensemble unseen clients receive the last "
+            "participants' personal rows; with schedule=static all clients take part in a set-up round"
+        ),
     )
     refuses = replace(SplitUnits.refuses, summing="it analyses the weights of all clients together, unit by unit")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

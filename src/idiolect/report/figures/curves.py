@@ -82,7 +82,7 @@ def _curve(axes: Axes, study: Study, method: str, place: int, what: str) -> None
 
 def difference_picture(study: Study) -> Picture:
     """Paired differences to the baseline with their intervals."""
-    others = [each for each in study.comparison.standings if each.versus is not None]
+    others = [each for each in study.comparison.rows if each.versus is not None]
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()

@@ -1,31 +1,24 @@
-"""The command that shows the data sources and fetches their files."""
+"""The command `data`."""
 
 from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+
+import idiolect
 
 from ..core.errors import InputError
-from ..core.options import options_of
-from ..data import Progress as Fetched
-from ..data import Source, fetch, fetchable
-from ..data.sources import sources
 from . import screen
-from .catalogue import first_part, option, show_options, write_json
 from .formula import readable
+from .options import options_as_dicts, show_options
 from .settings import Json
+
+if TYPE_CHECKING:
+    from ..data import Progress as Fetched
+    from ..data import Source
 
 
 def data(
@@ -54,12 +47,15 @@ def data(
         return
     if wanted is not None or into is not None:
         raise InputError("one name only; to download a source, write: idiolect data fetch NAME")
-    chosen = [sources.build(name)] if name else [sources.build(each) for each in sources]
+    from ..data.sources import sources
+
+    chosen = [sources.build(known) for known in ([name] if name else sources)]
     if as_json:
-        write_json([source_facts(each) for each in chosen], one=name is not None)
+        facts = [source_as_dict(source) for source in chosen]
+        screen.show_json(facts[0] if name else facts)
     elif name:
         show_source(chosen[0])
-        screen.prose(readable(first_part(inspect.getdoc(type(chosen[0])) or "")))
+        screen.prose(readable(without_examples(inspect.getdoc(type(chosen[0])) or "")))
         screen.say()
         show_options(type(chosen[0]))
     else:
@@ -68,10 +64,25 @@ def data(
         screen.paragraph("Options and more about one: idiolect data NAME", "dim")
 
 
+def without_examples(docstring: str) -> str:
+    """A docstring up to its examples."""
+    return docstring.partition(">>>")[0].rstrip()
+
+
 def download(name: str | None, into: Path | None) -> None:
     """Download a source's files, with a bar per file on a terminal, else a line."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     if name is None:
-        raise InputError(f"what is to be fetched? Sources that can be: {', '.join(fetchable())}")
+        raise InputError(f"what is to be fetched? Sources that can be: {', '.join(idiolect.data.fetchable())}")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=screen.ERR, disable=not screen.ERR.is_terminal) as bars:
         shown: dict[str, TaskID] = {}
@@ -84,9 +95,9 @@ def download(name: str | None, into: Path | None) -> None:
                     screen.ERR.print(f"fetching {news.file}{size}")
             bars.update(shown[news.file], completed=news.done, total=news.total)
 
-        files = fetch(name, into, watch)
-    for each in files:
-        screen.say(f"here: {screen.place(each)}")
+        files = idiolect.data.fetch(name, into, watch)
+    for path in files:
+        screen.say(f"here: {screen.place(path)}")
     if into is not None:
         screen.say(f"to use it: export IDIOLECT_DATA={into.resolve()}")
 
@@ -109,7 +120,7 @@ def show_source(source: Source) -> None:
     screen.say()
 
 
-def source_facts(source: Source) -> dict[str, Any]:
+def source_as_dict(source: Source) -> dict[str, Any]:
     """A source as plain values."""
     return {
         "name": source.name,
@@ -120,5 +131,5 @@ def source_facts(source: Source) -> dict[str, Any]:
         "papers": source.papers,
         "here": source.available(),
         "files": source.where(),
-        "options": [option(info) for info in options_of(type(source)).values()],
+        "options": options_as_dicts(type(source)),
     }

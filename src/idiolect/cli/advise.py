@@ -1,0 +1,177 @@
+"""The command `advise`."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import idiolect
+
+from ..core.expressions import write
+from ..core.tables import formatter
+from . import screen
+from .folders import settings_file
+from .settings import LINEUP, Json, Overrides, Quiet, gather_settings, with_settings
+
+if TYPE_CHECKING:
+    from ..advice import Advice, Study
+    from ..advice.race import Race, RaceSchedule
+
+
+@with_settings(without=("method",))
+def advise(
+    place: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG.yaml|DIR]", help="Settings, or the folder of a run or a comparison."),
+    ] = None,
+    race: Annotated[bool, typer.Option("--race/--no-race", help="Verify the recommendation by a race.")] = True,
+    race_rounds: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="FedAvg's rounds in the race[dim]; default --rounds, at most 24[/dim]."),
+    ] = None,
+    budget: Annotated[
+        str, typer.Option(metavar="steps|rounds", help="What all methods get alike in the race.")
+    ] = "steps",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the race.")] = False,
+    override: Overrides = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    settings: Any = None,
+) -> None:
+    """Say how the clients differ and which methods suit them, and verify it by a short race.
+
+    Label skew, feature shift, concept shift and quantity skew are measured on training data, conflicts of updates on a
+    few rounds of FedAvg. Rules turn the numbers into three methods, with reasons. These then race against local, fedavg
+    and finetune(fedavg) under an equal budget: after each rung the worse half drops out. Validation data decide; test
+    data are not touched.
+
+    [bold]Examples[/bold]
+      idiolect advise --data digits --partition dirichlet:0.1 --clients 20
+      idiolect advise runs/a --no-race
+      idiolect advise --race-rounds 60 --budget rounds --yes
+    """
+    given = gather_settings(settings_file(place), settings)
+    given = {name: value for name, value in given.items() if name not in LINEUP} | {"method": "fedavg"}
+    study = idiolect.advice.Study(idiolect.runs.configure(given, override), {}, race_rounds, budget)
+    advice = study.advice
+    if not as_json:
+        show_profile(study, advice)
+    if race:
+        if not as_json:
+            show_schedule(study.schedule, study)
+        if screen.OUT.is_terminal and sys.stdin.isatty() and not yes and not as_json:
+            race = typer.confirm("Run the race?", default=True)
+    if race:
+        advice = run_race(study, quiet or as_json)
+    if as_json:
+        screen.show_json(advice.as_dict())
+        return
+    if advice.race is not None:
+        show_race(advice.race, study)
+    screen.paragraph(advice.sentence, "bold")
+    screen.paragraph(f"to be sure: {follow_up(advice, study)}", "dim")
+
+
+def run_race(study: Study, quiet: bool) -> Advice:
+    """Run the race and show how it goes on."""
+    from .training import interruptible, make_reporter
+
+    with interruptible(lambda: "stopped; nothing of the race is kept"), make_reporter(quiet) as told:
+        return study.run_race(told)
+
+
+def show_profile(study: Study, advice: Advice) -> None:
+    """What was measured, and what the rules make of it."""
+    data = study.plan.data
+    screen.paragraph(f"{data.name}, {len(data)} clients, {data.partition} (partition {data.partition_hash})")
+    screen.say()
+    rows = [
+        (
+            each.scale.name,
+            number(each.value),
+            each.level,
+            f"{each.scale.some:g}/{each.scale.strong:g}",
+            each.scale.meaning,
+        )
+        for each in advice.findings
+    ]
+    heads = ("", "value", "level", "some/strong", "what the value is")
+    screen.show_table(heads, rows, whole=heads[:-1], text=True)
+    if advice.conflicts:
+        layers = ", ".join(f"{unit} {share:.2f}" for unit, share in advice.conflicts.items())
+        screen.paragraph(f"conflicts by layer: {layers}", "dim")
+        screen.say()
+    recommended = [(each.method, str(each.points), each.reason) for each in advice.recommended]
+    screen.show_table(("recommended", "points", "why"), recommended, whole=("recommended", "points"), text=True)
+    for method, why in advice.skipped.items():
+        screen.paragraph(f"left out {method}: {why}", "yellow")
+
+
+def number(value: float) -> str:
+    """A measured number as tables show it.
+
+    >>> number(0.64567), number(1797.0), number(math.nan)
+    ('0.646', '1797', '–')
+    """
+    if math.isnan(value):
+        return "–"
+    return f"{value:.0f}" if value == round(value) and value >= 1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def show_schedule(schedule: RaceSchedule, study: Study) -> None:
+    """The race as planned, and the time it will take."""
+    from ..runs.progress import clock
+
+    rows = [
+        (each.method, str(each.rounds), f"{each.steps:,}", f"{each.seconds:.3f}", f"{each.eval_seconds:.3f}")
+        for each in schedule.contenders
+    ]
+    screen.show_table(("race", "rounds", "steps/round", "s/round", "s/evaluation"), rows)
+    counts = ", then ".join(map(str, schedule.counts))
+    alike = "the same local steps" if schedule.budget == "steps" else "the same rounds"
+    screen.paragraph(
+        f"{counts} methods, {alike} for all, judged by validation; {study.rounds} rounds of fedavg where a run has"
+        f" {study.config.rounds}; about {clock(schedule.seconds)} on {schedule.engine}"
+    )
+
+
+def show_race(race: Race, study: Study) -> None:
+    """How the race ended."""
+    show = formatter(race.metric)
+    unit = " (%)" if race.metric == "accuracy" else ""
+    rows = [
+        (each.method, show(each.score), str(each.rung + 1), str(each.rounds), f"{each.steps:,}", f"{each.seconds:.1f}")
+        for each in race.places
+    ]
+    screen.say()
+    screen.show_table(("method", f"validation {race.metric}{unit}", "rungs", "rounds", "steps", "s"), rows)
+    lower = "; lower is better" if race.direction == "lower" else ""
+    screen.paragraph(
+        f"Who ran more rungs stands higher; scores of different rungs are not comparable{lower}. One seed"
+        f" ({study.config.seed}), so small differences mean nothing.",
+        "dim",
+    )
+
+
+def follow_up(advice: Advice, study: Study) -> str:
+    """The comparison with several seeds that settles it."""
+    first = [each.method for each in advice.race.places[:3]] if advice.race else [m.method for m in advice.recommended]
+    chosen = ", ".join(dict.fromkeys([*first, "fedavg"]))
+    default = idiolect.Config().as_dict()
+    differ = {k: v for k, v in study.config.as_dict().items() if v != default[k] and k not in ("method", "seed")}
+    flags = "".join(f" --{name.replace('_', '-')}{as_argument(value)}" for name, value in differ.items())
+    return f"idiolect compare --methods {shlex.quote(chosen)}{flags} --seeds 3"
+
+
+def as_argument(given: Any) -> str:
+    """A setting as it is typed after its name.
+
+    >>> as_argument("feature(kind=blur)"), as_argument((0.5, 0.25, 0.25)), as_argument(True)
+    (" 'feature(kind=blur)'", " '[0.5, 0.25, 0.25]'", '')
+    """
+    return "" if given is True else f" {shlex.quote(given if isinstance(given, str) else write(given))}"

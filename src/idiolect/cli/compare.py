@@ -1,0 +1,101 @@
+"""The command `compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import idiolect
+
+from ..core.errors import InputError
+from .folders import next_free
+from .settings import (
+    LINEUP,
+    ConfigFile,
+    Jobs,
+    JsonLines,
+    Logs,
+    Overrides,
+    Quiet,
+    gather_settings,
+    with_settings,
+    without_method,
+)
+
+
+@with_settings(without=("method",))
+def compare(
+    config: ConfigFile = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            "--methods",
+            "-m",
+            metavar="LIST",
+            help="Expressions, split at commas; all: every method that can run here.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="SEEDS", help="How many, from --seed on, or which: 3 or 0,5,7[dim]; default 3[/dim]."),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD", help="What others are tested against[dim]; default fedavg, else the first[/dim]."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder of the comparison; else results/comparison, the next free one."),
+    ] = None,
+    jobs: Jobs = 1,
+    override: Overrides = None,
+    quiet: Quiet = False,
+    json_lines: JsonLines = False,
+    log: Logs = None,
+    settings: Any = None,
+) -> None:
+    """Compare methods on the same partitions, initial weights and sampled clients.
+
+    Every method runs with every seed. The leaderboard gives means over seeds with 95 % intervals, paired differences
+    to a baseline, and what each method costs. Called again with the same folder, the comparison goes on where it
+    stopped; methods and seeds may be added.
+
+    [bold]Examples[/bold]
+      idiolect compare --methods 'local, fedavg, fedprox(mu=0.1)' --out results/x
+      idiolect compare -m all --partition dirichlet:0.1 --jobs 2 --out results/all
+      idiolect compare results/x/comparison.yaml --lr 0.01 --out results/y
+    """
+    from .training import follow_comparison
+
+    given = gather_settings(config, settings)
+    lineup = {name: given.pop(name, None) for name in LINEUP}
+    flags = {"methods": methods, "seeds": seeds, "baseline": baseline}
+    lineup |= {name: flag for name, flag in flags.items() if flag is not None}
+    if "method" in given:
+        raise InputError(f"a comparison has several methods; write 'methods:' instead of 'method:' in {config}")
+    if not lineup["methods"]:
+        raise InputError("no methods to compare; name some with --methods 'local, fedavg, fedprox(mu=0.1)', or all")
+    if deep := [text for text in override or () if text.startswith("method")]:
+        raise InputError(f"-o {deep[0]}: there are several methods; write options in --methods, as in fedprox(mu=0.1)")
+    chosen = without_method(idiolect.runs.configure(given, override))
+    folder = out or next_free(Path("results/comparison"))
+    follow_comparison(
+        lambda told: idiolect.compare(
+            lineup["methods"],
+            seeds=3 if lineup["seeds"] is None else lineup["seeds"],
+            baseline=lineup["baseline"],
+            rates=lineup["rates"],
+            out=folder,
+            jobs=jobs,
+            reporter=told,
+            **chosen,
+        ),
+        folder,
+        quiet,
+        json_lines,
+        log,
+    )

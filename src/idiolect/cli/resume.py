@@ -1,0 +1,46 @@
+"""The command `resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import idiolect
+
+from ..core.errors import RunFolderError
+from .settings import Jobs, JsonLines, Logs, Quiet
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a comparison.")],
+    jobs: Jobs = 1,
+    quiet: Quiet = False,
+    json_lines: JsonLines = False,
+    log: Logs = None,
+) -> None:
+    """Continue a run or a comparison that was interrupted.
+
+    The result is the same, to the bit, as without the interruption. Of something that is complete, the results are
+    shown again.
+
+    [bold]Examples[/bold]
+      idiolect resume runs/fedavg-digits-0
+      idiolect resume results/x --jobs 2
+    """
+    from ..comparison.folder import SPEC
+    from .training import follow_comparison, follow_run
+
+    if (folder / SPEC).is_file():
+        follow_comparison(
+            lambda told: idiolect.comparison.resume_comparison(folder, jobs=jobs, reporter=told),
+            folder,
+            quiet,
+            json_lines,
+            log,
+        )
+    elif folder.is_dir():
+        follow_run(lambda told: idiolect.resume(folder, reporter=told), folder, quiet, json_lines, log)
+    else:
+        raise RunFolderError(f"there is no folder {folder}; start a run with: idiolect run --out {folder}")

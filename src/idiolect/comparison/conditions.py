@@ -1,0 +1,140 @@
+"""What all methods of a comparison share: data, partition, initial weights, sampled clients, engine, and the local
+steps that FedAvg takes. Every plan is made once here, so that errors are found before anything is written or run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..contract import Method
+from ..core.errors import IdiolectError, InputError
+from ..core.options import options_of
+from ..core.registry import describe, override
+from ..engines import AutoChoice, Plan, engines, resolve
+from ..engines.machine import cores
+from ..engines.phases import batches
+from ..methods.fedavg import FedAvg
+from ..models import default_model
+from ..runs.settings import OWN, Config, read_config
+from ..runs.setup import check_needs, make_plan, resolve_data
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What all methods share under one seed.
+
+    Attributes:
+        data, partition, clients, model: names, and the number of clients.
+        data_hash, partition_hash: hashes of the data and of who has which samples.
+        fedavg_steps: local steps of FedAvg, against which the steps of other methods are measured.
+    """
+
+    data_hash: str
+    partition_hash: str
+    partition: str
+    data: str
+    clients: int
+    model: str
+    fedavg_steps: int
+
+
+def survey(
+    methods: Sequence[Method], config: Config, seeds: Sequence[int], objects: Mapping[str, Any], jobs: int
+) -> tuple[Config, dict[int, Conditions], dict[str, IdiolectError]]:
+    """The configuration with the engine of all runs, the conditions of each seed, and why some methods cannot run."""
+    conditions: dict[int, Conditions] = {}
+    errors: dict[str, IdiolectError] = {}
+    for seed in seeds:
+        seeded = replace(config, method="fedavg", seed=seed)
+        data = resolve_data(seeded, objects)
+        if not any(len(data.clients[index].test) for index in data.seen):
+            raise InputError(
+                f"{data.name} has no test data, so nothing can be compared; give a split with a test share, as in"
+                " split=[0.6, 0.2, 0.2]"
+            )
+        plan = make_plan(seeded, {**objects, "data": data, "method": FedAvg()})
+        conditions[seed] = Conditions(
+            data_hash=data.fingerprint,
+            partition_hash=data.partition_hash,
+            partition=data.partition,
+            data=data.name,
+            clients=len(data.clients),
+            model=OWN if objects.get("models") else config.model or default_model(data),
+            fedavg_steps=count_fedavg_steps(plan),
+        )
+        if seed == seeds[0]:
+            errors = find_errors(methods, seeded, {**objects, "data": data})
+            config = replace(config, engine=choose_engine(config.engine, plan, jobs))
+    return config, conditions, errors
+
+
+def find_errors(methods: Sequence[Method], config: Config, objects: Mapping[str, Any]) -> dict[str, IdiolectError]:
+    """The error of each method that cannot run under a configuration, by expression."""
+    errors = {}
+    for method in methods:
+        try:
+            check_needs(make_plan(config, {**objects, "method": method}))
+        except IdiolectError as error:
+            errors[describe(method)] = error
+    return errors
+
+
+def choose_engine(text: str, plan: Plan, jobs: int = 1) -> str:
+    """The engine for all runs: `auto` is resolved once, and the cores are shared by the runs that go on at a time."""
+    choice = engines.build(resolve(text, plan)[0])
+    if jobs > 1 and isinstance(engines.build(text), AutoChoice) and "count" in options_of(type(choice)):
+        choice = override(choice, "count", str(max(1, cores() // jobs)))
+    return describe(choice)
+
+
+def keep_known_engine(config: Config, path: Path | None) -> Config:
+    """The configuration, with the engine that a file of settings names where `auto` leaves it open."""
+    if path is not None and path.is_file() and isinstance(engines.build(config.engine), AutoChoice):
+        return replace(config, engine=str(read_config(path).get("engine", config.engine)))
+    return config
+
+
+def count_fedavg_steps(plan: Plan) -> int:
+    """The local steps of FedAvg under a plan."""
+    plan, counts = replace(plan, method=FedAvg()), {}
+    with torch.random.fork_rng(devices=[]):
+        for index in plan.data.seen:
+            ctx = plan.context(index, 0)
+            (phase,) = plan.method.phases(ctx)
+            counts[index] = sum(1 for _ in batches(plan, replace(ctx, phase=phase), 0))
+    return sum(counts[i] for round in range(plan.rounds) for i in plan.participants(round))
+
+
+def protocol(
+    config: Config,
+    seeds: Sequence[int],
+    baseline: str,
+    conditions: Mapping[int, Conditions],
+    summary: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Under which conditions all numbers of a comparison hold."""
+    first = conditions[seeds[0]]
+    return {
+        "metric": summary["metric"],
+        "direction": summary["direction"],
+        "selection": summary["selection"],
+        "interval": "95 % Student interval over seeds",
+        "test": "paired t-test over seeds, Holm's correction",
+        "baseline": baseline,
+        "seeds": list(seeds),
+        "data": first.data,
+        "data_hashes": {str(seed): here.data_hash for seed, here in conditions.items()},
+        "partition": {
+            "name": first.partition,
+            "clients": first.clients,
+            "hashes": {str(seed): here.partition_hash for seed, here in conditions.items()},
+        },
+        "fedavg_steps": round(sum(here.fedavg_steps for here in conditions.values()) / len(conditions)),
+        **{k: v for k, v in config.as_dict().items() if k not in ("method", "seed", "data", "partition", "clients")},
+        "model": first.model,
+        "versions": summary["versions"],
+    }
