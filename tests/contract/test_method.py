@@ -147,7 +147,6 @@ def test_slots_are_declared_from_options_alone_in_words_that_engines_know(name):
         assert facts.holds in ("model", "parameters", "other"), slot
         assert facts.init is None or callable(facts.init), slot
         assert not (facts.down and facts.home != "server"), f"{slot}: only the server sends slots down"
-        assert not (facts.up and facts.home == "client"), f"{slot}: what stays on the client is not sent"
         assert replace(facts, weigh="run") == facts or facts.weigh == "uniform" or "/" in facts.weigh, slot
 
 

@@ -17,6 +17,7 @@ from idiolect.contract import Download, methods
 from idiolect.core.errors import IdiolectError, ModelError
 from idiolect.engines import Loop, Workers, engines, resolve
 from idiolect.engines.choice import calibrate
+from idiolect.engines.client_evaluation import evaluate, evaluate_group
 from idiolect.engines.shared_memory import Arena
 from idiolect.engines.slots import first_server
 from idiolect.engines.stacking import grouped, is_plain, train_stack, why_not_stackable
@@ -201,6 +202,22 @@ def test_bf16_on_a_processor_without_it_comes_with_a_warning(monkeypatch, caplog
         run("fedavg", "digits", precision="bf16", clients=3, rounds=1, engine="loop")
         assert caplog.text.count("bf16") == bool(said)
         assert said in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [("fedavg", {}), ("fedprox", {}), ("fedper", {}), ("fedavg", {"norm": True, "norm_stats": "local"}), ("ditto", {})],
+)
+def test_clients_that_never_trained_are_scored_in_a_group_as_one_by_one(method, changes):
+    """Where they all predict with the shared model as it is, in common batches; not where they keep part of it."""
+    plan = tiny_plan(method, **changes)
+    server = first_server(plan.server(0))
+    download = plan.method.download(plan.server(0), server, plan.data.seen)
+    together = dict(evaluate_group(plan, 0, dict.fromkeys(plan.data.seen), download, unseen=False))
+    for index in plan.data.seen:
+        alone = evaluate(plan, index, 0, None, download.of(index), unseen=False)
+        assert [replace(score, value=0.0) for score in together[index]] == [replace(s, value=0.0) for s in alone]
+        assert [s.value for s in together[index]] == pytest.approx([s.value for s in alone], rel=1e-5)
 
 
 def test_an_arena_holds_any_dtype_and_shape():

@@ -83,7 +83,7 @@ def test_what_is_declared_is_kept_and_sent_and_nothing_else(plan):
     assert set(after) == set(client)
     assert equal(after["own"], work["own"])
     assert all(torch.equal(leaf, {**work["params"], **work["buffers"]}[n]) for n, leaf in after["private"].items())
-    assert set(upload.slots) == {"params", "buffers", "word", "letter", "weight"} == sent_names(plan.method)
+    assert set(upload.slots) == {"params", "buffers", "word", "letter", "weight"} == set(sent_names(plan.method))
     assert not PRIVATE & {*upload.slots["params"], *upload.slots["buffers"]}
     assert upload.weight == ctx.samples
 
@@ -93,8 +93,15 @@ def test_a_slot_that_finish_leaves_out_is_neither_kept_nor_sent(plan):
     client = first_client(ctx)
     after, upload = keep_and_send(ctx, client, {"word": {"number": torch.ones(())}})
     assert after == client
-    assert set(upload.slots) == {"word", *({"weight"} & set(upload.slots))}
+    assert set(upload.slots) - {"weight"} == {"word"}
     assert keep_and_send(ctx, client, {})[1].slots == {}
+
+
+def test_the_number_of_samples_is_sent_only_where_the_run_weighs_something_by_it():
+    plan = tiny_plan(Weighed())
+    ctx = plan.context(0, 0)
+    _, upload = keep_and_send(ctx, {}, gather(ctx, {}, first_server(plan.server(0))))
+    assert set(upload.slots) == {"trust", "mean", "table"} == set(sent_names(plan.method))
 
 
 def test_the_private_part_that_finish_leaves_out_stays_as_it_was(plan):
