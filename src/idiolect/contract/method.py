@@ -217,8 +217,8 @@ class Wrapper(Method):
 
     @property
     def one_model(self) -> bool:  # type: ignore[override]
-        """The inner method's."""
-        return self.inner.one_model
+        """The inner method's; one that acts on the model is expected to make it personal."""
+        return self.inner.one_model and not self.touches_model
 
     @property
     def watches_steps(self) -> bool:  # type: ignore[override]

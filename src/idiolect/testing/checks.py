@@ -5,31 +5,51 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..contract import Download, Method, Upload, methods
+from ..contract import Download, Method, Upload, Wrapper, methods, predicts_its_own_way
 from ..core import codec, tree
 from ..core.errors import ConformanceError, ModelError
 from ..core.registry import describe
-from ..core.tree import Slots
+from ..core.tree import Slots, Tree
 from ..data import Client
 from ..engines import Loop, engines
 from ..engines.client_round import Outcome
 from ..engines.phases import batches, fresh_optimizer
 from ..engines.slots import first_client, first_server, gather, keep_and_send, sent_names
+from ..engines.stacking import train_stack
 from ..flower.loopback import LoopbackEngine
 from ..runs.round_loop import RoundLoop
 from ..runs.store import Store
 from ..task.optimizers import SGD
 from ..task.task import Task
-from .tiny import ROUNDS, Played, close, play, require, require_equal, tiny_model, tiny_plan, views
+from .tiny import ROUNDS, Played, close, personal_models, play, require, require_equal, tiny_model, tiny_plan
 
 RELATIVE = 1e-4
+ENGINES = ("workers(count=2)", "vector(chunk=3, count=1)")
+USUAL: dict[str, Any] = {"participation": 0.6, "unseen": 1}
+"""The plan of most checks: in three rounds every client takes part at least once, none always, and one never does."""
+
+
+@lru_cache(maxsize=128)
+def play_once(method: Method, **changes: Any) -> Played:
+    """A run on the loop engine, which all checks that compare with it share."""
+    return play(tiny_plan(method, **changes))
+
+
+@cache
+def load_kernels() -> None:
+    """Stack clients once in this process, so that workers that are forked from it need not import what that takes."""
+    for method in ("fedavg", "fedprox(mu=0.1)"):
+        plan = tiny_plan(method, rounds=1)
+        download = plan.method.download(plan.server(0), first_server(plan.server(0)), (0, 1))
+        list(train_stack(plan, 0, {0: None, 1: None}, download, 2))
 
 
 # -- engines that only test ----------------------------------------------------------------------------
@@ -90,26 +110,28 @@ def check_round_trip(method: Method) -> None:
 
 def check_repeatable(method: Method) -> None:
     """The same plan gives the same bits twice."""
-    require_equal(play(tiny_plan(method)), play(tiny_plan(method)), "two runs of one plan")
+    require_equal(play_once(method, **USUAL), play(tiny_plan(method, **USUAL)), "two runs of one plan")
 
 
 def check_client_order(method: Method) -> None:
     """The order in which clients are served does not matter."""
-    require_equal(play(tiny_plan(method)), play(tiny_plan(method), Backwards), "clients in reverse order")
+    backwards = play(tiny_plan(method, **USUAL), Backwards)
+    require_equal(play_once(method, **USUAL), backwards, "clients in reverse order")
 
 
 def check_through_bytes(method: Method) -> None:
     """All slots survive encoding, and counted bytes are encoded bytes."""
-    require_equal(play(tiny_plan(method)), play(tiny_plan(method), ThroughBytes), "through bytes")
+    require_equal(play_once(method, **USUAL), play(tiny_plan(method, **USUAL), ThroughBytes), "through bytes")
 
 
 def check_engines(method: Method) -> None:
     """Every engine agrees with the loop, in the first round and in the second from the same state."""
+    load_kernels()
     with tempfile.TemporaryDirectory() as folder:
         begun = Path(folder) / "begun.sqlite"
         first = play(tiny_plan(method, rounds=1), store=Store(begun))
         second = play(tiny_plan(method, rounds=2), store=_copy(begun, "loop"))
-        for number, text in enumerate(("workers(count=2)", "vector(chunk=3, count=1)")):
+        for number, text in enumerate(ENGINES):
             make = engines.build(text).make
             require_equal(first, play(tiny_plan(method, rounds=1), make), f"engine {text}", RELATIVE)
             again = play(tiny_plan(method, rounds=2), make, _copy(begun, str(number)))
@@ -118,15 +140,12 @@ def check_engines(method: Method) -> None:
 
 def check_network(method: Method) -> None:
     """Over the client's and the server's side of a deployment all is as in the loop: states, scores and bytes."""
-    plan = tiny_plan(method, participation=0.6, unseen=1, rounds=2)
-    here, there = Store(None), Store(None)
+    plan = tiny_plan(method, **USUAL)
     remote = LoopbackEngine(plan)
-    expected, found = play(plan, store=here), play(remote.plan, lambda _: remote, there)
-    held = Played(found.server, remote.states(plan.data.seen), found.rows)
-    require_equal(expected, held, "through a deployment")
-    require(expected.rows == found.rows, "the metrics through a deployment differ")
-    for fact in ("bytes_up", "bytes_down", "bytes_eval", "steps"):
-        require(here.fact(fact) == there.fact(fact), f"{fact}: {here.fact(fact)} and, deployed, {there.fact(fact)}")
+    here, there = play_once(method, **USUAL), play(remote.plan, lambda _: remote)
+    require_equal(here, replace(there, clients=remote.states(plan.data.seen)), "through a deployment")
+    require(here.rows == there.rows, "the metrics through a deployment differ")
+    require(here.cost == there.cost, f"the run cost {here.cost} and, deployed, {there.cost}")
 
 
 def _copy(path: Path, name: str) -> Store:
@@ -199,15 +218,51 @@ def _shape(slots: Slots) -> frozenset[Any]:
 
 
 def check_absent_clients(method: Method) -> None:
-    """Clients that are rarely or never sampled have a finite view all the same."""
-    played = play(tiny_plan(method, participation=0.2, rounds=2))
-    _require_scores(played, tiny_plan(method).data.seen, "seen")
+    """Clients that are rarely or never sampled have finite scores all the same, on every engine the same ones."""
+    load_kernels()
+    plan = tiny_plan(method, clients=20, participation=0.1, rounds=1)
+    here = play(plan)
+    _require_scores(here, plan.data.seen, "seen")
+    for text in ENGINES:
+        losses = _losses(play(plan, engines.build(text).make))
+        for where, loss in _losses(here).items():
+            same = where in losses and close(loss, losses[where], RELATIVE)
+            require(same, f"engine {text}: the loss of {where} is {losses.get(where)}, not {loss}")
+
+
+def _losses(played: Played) -> dict[Any, Tensor]:
+    return {row[:5]: torch.tensor(row[6]) for row in played.rows if row[5] == "loss" and row[6] == row[6]}
 
 
 def check_unseen_clients(method: Method) -> None:
     """Clients that never trained in the federation are served."""
-    plan = tiny_plan(method, unseen=2)
-    _require_scores(play(plan), sorted(plan.data.unseen), "unseen")
+    played, plan = play_once(method, **USUAL), tiny_plan(method, **USUAL)
+    _require_scores(played, plan.data.seen, "seen")
+    _require_scores(played, plan.data.unseen, "unseen")
+
+
+def check_one_model(method: Method) -> None:
+    """Where a method says that all clients predict with the shared model, their personal models equal it to the bit."""
+    if not method.one_model:
+        return
+    require(not predicts_its_own_way(method), "one_model is True, but it predicts its own way")
+    played = play_once(method, **USUAL)
+    for index, model in personal_models(tiny_plan(method, **USUAL), played).items():
+        for slot in ("params", "buffers"):
+            for name, leaf in played.server[slot].items():
+                same = name in model[slot] and close(leaf, model[slot][name], 0.0)
+                require(same, f"one_model is True, but {name} of client {index} is not the shared model's")
+
+
+def check_watches_steps(method: Method) -> None:
+    """A method whose own `optimizer_step` does anything says so, since engines may not call it otherwise."""
+    cls = type(method)
+    if method.watches_steps or cls.optimizer_step in (Method.optimizer_step, Wrapper.optimizer_step):
+        return
+    plain = type(cls.__name__, (cls,), {"optimizer_step": Method.optimizer_step})
+    without = plain(**{field.name: getattr(method, field.name) for field in fields(method)})
+    what = "watches_steps is False, but without its optimizer_step"
+    require_equal(play_once(method, **USUAL), play(tiny_plan(without, **USUAL)), what)
 
 
 def _require_scores(played: Played, ids: Iterable[int], cohort: str) -> None:
@@ -228,7 +283,8 @@ def check_networks(method: Method) -> None:
         return
     try:
         replace(plan, **several)
-    except ModelError:
+    except ModelError as error:
+        require(method.refuses.other_networks in str(error), f"two networks are refused without the reason: {error}")
         return
     raise ConformanceError(f"two networks are not refused, though {method.refuses.other_networks}")
 
@@ -260,24 +316,24 @@ def check_momentum(method: Method) -> None:
 
 def check_resume(method: Method) -> None:
     """A run that is stopped after a round and resumed equals an uninterrupted one to the bit."""
-    whole = play(tiny_plan(method, participation=0.6))
+    whole = play_once(method, **USUAL)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.sqlite"
-        store, plan = Store(path), tiny_plan(method, participation=0.6)
+        store, plan = Store(path), tiny_plan(method, **USUAL)
         rounds = iter(range(-method.needs.setup_rounds, 2))
         RoundLoop(plan, Loop(plan), store).run(stop=lambda: next(rounds, None) == 1)
         store.close()
-        resumed = play(tiny_plan(method, participation=0.6), store=Store(path))
+        resumed = play(plan, store=Store(path))
     require_equal(whole, resumed, "a resumed run")
     require(whole.rows == resumed.rows, "the metrics of a resumed run differ")
 
 
 def check_no_test_data(method: Method) -> None:
     """Training never sees validation or test data."""
-    plan = tiny_plan(method)
+    plan = tiny_plan(method, **USUAL)
     shuffled = [replace(each, y=_shuffle(each)) for each in plan.data.clients]
     other = replace(plan, data=replace(plan.data, clients=tuple(shuffled)))
-    require_equal(play(plan), play(other), "other validation and test labels")
+    require_equal(play_once(method, **USUAL), play(other), "other validation and test labels")
 
 
 def _shuffle(client: Client) -> Tensor:
@@ -297,15 +353,20 @@ def check_poison(method: Method) -> None:
 def check_identities(method: Method) -> None:
     """The neutral cases that the method declares equal what they must equal."""
     for neutral, plain in type(method).identities.items():
-        a, b = (views(tiny_plan(each)) for each in (neutral, plain))
-        for index, view in a.items():
-            for name, leaf in view.items():
+        a, b = (_parameters(methods.build(each)) for each in (neutral, plain))
+        for index, leaves in a.items():
+            for name, leaf in leaves.items():
                 same = close(leaf, b[index][name], method.identity_tolerance * ROUNDS)
                 require(
                     same,
                     f"{neutral} should equal {plain}, but client {index} differs in {name}: "
                     f"{leaf} and {b[index][name]}",
                 )
+
+
+def _parameters(method: Method) -> dict[int, Tree]:
+    models = personal_models(tiny_plan(method), play_once(method))
+    return {index: model["params"] for index, model in models.items()}
 
 
 CHECKS: dict[str, Callable[[Method], None]] = {
@@ -325,3 +386,6 @@ def check_method(method: str | Method, checks: Sequence[str] = ()) -> None:
             CHECKS[name](built)
         except ConformanceError as error:
             raise ConformanceError(f"{describe(built)} fails the check {name!r}: {error}") from error
+        except Exception as error:
+            error.add_note(f"{describe(built)} fails the check {name!r}")
+            raise

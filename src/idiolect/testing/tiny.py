@@ -4,7 +4,7 @@ fewer samples than a batch."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -47,10 +47,10 @@ def tiny_federation(clients: int = 5, unseen: int = 0) -> Federation:
     return Federation(tuple(members), "tiny", 3, "given", "0" * 12, public, hidden)
 
 
-def tiny_plan(method: str | Method, *, norm: bool = False, unseen: int = 0, **changes: Any) -> Plan:
+def tiny_plan(method: str | Method, *, norm: bool = False, clients: int = 5, unseen: int = 0, **changes: Any) -> Plan:
     """A plan for a tiny federation; `changes` replace fields of the plan or of its training."""
     chosen = methods.build(method)
-    data = tiny_federation(unseen=unseen)
+    data = tiny_federation(clients, unseen)
     x, y = data.clients[0].split("train")
     several = chosen.needs.networks
     widths = (6, 3) if several else (6,)
@@ -65,11 +65,12 @@ def tiny_plan(method: str | Method, *, norm: bool = False, unseen: int = 0, **ch
 
 @dataclass(frozen=True)
 class Played:
-    """Where a run ended: the server's and the clients' slots, and the metrics without times."""
+    """Where a run ended: the server's and the clients' slots, the metrics without times, and what it cost."""
 
     server: Slots
     clients: Mapping[int, Slots | None]
     rows: list[Any]
+    cost: Mapping[str, Any] = field(default_factory=dict)
 
     def leaves(self) -> Iterator[tuple[str, Tensor]]:
         """Everything, named."""
@@ -84,9 +85,12 @@ def play(plan: Plan, engine: Callable[[Plan], Engine] = Loop, store: Store | Non
     """Run a plan to its end and collect the state."""
     store = store or Store(None)
     runner = engine(plan)
-    RoundLoop(plan, runner, store).run()
-    runner.close()
-    return Played(store.server(), store.clients(plan.data.seen), store.rows())
+    try:
+        RoundLoop(plan, runner, store).run()
+    finally:
+        runner.close()
+    cost = {name: store.fact(name) for name in ("bytes_up", "bytes_down", "bytes_eval", "steps")}
+    return Played(store.server(), store.clients(plan.data.seen), store.rows(), cost)
 
 
 def require(condition: bool, problem: str) -> None:
@@ -114,16 +118,17 @@ def close(a: Tensor, b: Tensor, relative: float) -> bool:
     )
 
 
+def personal_models(plan: Plan, played: Played) -> dict[int, Slots]:
+    """What every client predicts with after a run."""
+    download = plan.method.download(plan.server(plan.rounds - 1), played.server, plan.data.seen)
+    models = {}
+    for index, state in played.clients.items():
+        ctx = plan.context(index, plan.rounds - 1, newcomer=state is None)
+        work = gather(ctx, first_client(ctx) if state is None else state, download.of(index), training=False)
+        models[index] = plan.method.personal_model(ctx, work)
+    return models
+
+
 def views(plan: Plan) -> dict[int, dict[str, Tensor]]:
-    """Every client's model after a run."""
-    store = Store(None)
-    RoundLoop(plan, Loop(plan), store).run()
-    server, ctx = store.server(), plan.server(plan.rounds - 1)
-    download = plan.method.download(ctx, server, plan.data.seen)
-    found = {}
-    for index, state in store.clients(plan.data.seen).items():
-        client = plan.context(index, plan.rounds - 1, newcomer=state is None)
-        slots = first_client(client) if state is None else state
-        work = gather(client, slots, download.of(index), training=False)
-        found[index] = plan.method.personal_model(client, work)["params"]
-    return found
+    """The parameters that every client predicts with after a run."""
+    return {index: model["params"] for index, model in personal_models(plan, play(plan)).items()}
