@@ -66,7 +66,7 @@ class End(Exception):
 
 def serve(name: str, method: str, clients: int) -> None:
     """Do a round for each line on the standard input and answer with its seconds, until there is none."""
-    from workload import LR, WORKS, federation, network
+    from workload import LR, federation, find_work, network
 
     import idiolect
 
@@ -80,7 +80,7 @@ def serve(name: str, method: str, clients: int) -> None:
         print(time.perf_counter() - started, flush=True)
         started = wait()
 
-    work = next(each for each in WORKS if each.name == name)
+    work = find_work(name)
     data = federation(work, clients, VAL)
     model, engine = network(work, data), "vector" if work.model.startswith("mlp") else "workers"
     print(Path(idiolect.__file__).parent, flush=True)
