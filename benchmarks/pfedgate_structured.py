@@ -15,17 +15,14 @@ import time
 from dataclasses import dataclass
 
 import torch
-from idiolect.engines.client import fresh_optimizer
+from ours import make_plan
 from torch.profiler import ProfilerActivity, profile
+from workload import federation, find_work, network
 
-from idiolect import Batch, Task
-from idiolect.contract.context import Context
-from idiolect.contract.method import methods
+from idiolect.contract import Batch, ClientContext, Slots
 from idiolect.core import tree
 from idiolect.kernels import speed_up
-from idiolect.models import LeNet5w
-from idiolect.task.network import Net
-from idiolect.task.optimizers import SGD
+from idiolect.testing.scalar import personal_model, start_training
 
 VARIANTS = [f"pfedgate(s={s}, split=structured{pool})" for pool in (", gate_pool=1", "") for s in ("1.0", "0.5", "0.3")]
 
@@ -34,41 +31,34 @@ VARIANTS = [f"pfedgate(s={s}, split=structured{pool})" for pool in (", gate_pool
 class Client:
     """One client of a method at the start of a round, with one batch."""
 
-    ctx: Context
-    work: dict
-    view: dict
+    ctx: ClientContext
+    work: Slots
+    model: Slots
     batch: Batch
 
-    def step(self):
-        self.ctx.method.step(self.ctx, self.work, self.batch)
+    def step(self) -> Slots:
+        """A step of training."""
+        return self.ctx.phase.step(self.ctx, self.work, self.batch)
 
-    def predict(self):
+    def predict(self) -> None:
+        """The personal model's outputs."""
         with torch.no_grad():
-            self.ctx.method.predict(self.ctx, self.view, self.batch.x)
+            self.ctx.method.predict(self.ctx, self.model, self.batch.x)
 
-    def held(self):
+    def memory(self) -> int:
         """The bytes of the slots that exist before a step."""
-        return sum(leaf.numel() * leaf.element_size() for slot in self.work.values() for leaf in slot.values())
+        return sum(leaf.numel() * leaf.element_size() for each in self.work.values() for leaf in each.values())
 
 
 def client(expression: str, batch: Batch, fast: bool) -> Client:
-    torch.manual_seed(0)
-    method = methods.build(expression)
-    task = Task(LeNet5w().build((3, 32, 32), 10), (batch.x[:2], batch.y[:2]), classes=10)
+    work = find_work("LeNet-5w b32")
+    data = federation(work, 1)
+    plan = make_plan(network(work, data), data, len(batch.x), expression)
     if fast:
-        speed_up(task.net.module)
-    method.check(task)
-    nets = {name: Net(module) for name, module in method.modules(task).items()}
-    ctx = Context(method, task, nets, SGD(), lr=0.01, round=0, rounds=1, seed=0, variant=method.variant(0))
-    own = method.client_init(ctx)
-    work = method.begin(ctx, own, task.initial)
-    ctx.phase = method.phases(ctx)[0]
-    work = {
-        **fresh_optimizer(ctx, ctx.phase, work),
-        **work,
-        "log": {"loss": torch.zeros(()), "samples": torch.zeros(())},
-    }
-    return Client(ctx, work, method.view(ctx, own, task.initial), batch)
+        speed_up(plan.tasks[0].net.module)
+    plan.method.check(plan.tasks[0])
+    ctx, slots = start_training(plan)
+    return Client(ctx, slots, personal_model(plan)[1], batch)
 
 
 def seconds(action) -> float:
@@ -81,14 +71,14 @@ def ratio(one, other, pairs: int) -> tuple[float, float, float]:
     """The median of one's time in units of the other's, and an order-statistics interval for it."""
     for _ in range(2):
         one(), other()
-    ratios = []
+    found = []
     for pair in range(pairs):
         order = (one, other) if pair % 2 else (other, one)
         times = {action: seconds(action) for action in order}
-        ratios.append(times[one] / times[other])
-    ratios.sort()
+        found.append(times[one] / times[other])
+    found.sort()
     cut = max(0, int((pairs - 1.96 * pairs**0.5) / 2))
-    return statistics.median(ratios), ratios[cut], ratios[-1 - cut]
+    return statistics.median(found), found[cut], found[-1 - cut]
 
 
 def peak(action) -> int:
@@ -97,9 +87,9 @@ def peak(action) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
         action()
     now = most = 0
-    events = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        now += event.nbytes()
+    events = [each for each in watched.profiler.kineto_results.events() if each.name() == "[memory]"]
+    for each in sorted(events, key=lambda each: each.start_ns()):
+        now += each.nbytes()
         most = max(most, now)
     return most
 
@@ -115,21 +105,20 @@ def main() -> None:
     size = chosen.batch
     batch = Batch(torch.randn(size, 3, 32, 32), torch.randint(0, 10, (size,)), torch.ones(size))
     dense = client("fedavg", batch, chosen.fast)
-    base = dense.held() + peak(dense.step)
+    base = dense.memory() + peak(dense.step)
     step, guess = (statistics.median(seconds(action) for _ in range(9)) for action in (dense.step, dense.predict))
     print(f"LeNet-5w, batch {size}, one thread, {max(9, chosen.pairs)} pairs, torch {torch.__version__}")
     print(f"FedAvg: step {1000 * step:.1f} ms, prediction {1000 * guess:.1f} ms, memory {base / 2**20:.1f} MB\n")
     print(f"{'of FedAvg':44} {'step':>20} {'prediction':>20} {'memory':>7} {'active':>7} {'gate':>9}")
     for expression in VARIANTS:
-        gated = client(expression, batch, chosen.fast)
+        each = client(expression, batch, chosen.fast)
         times = [
-            ratio(getattr(gated, action), getattr(dense, action), max(9, chosen.pairs))
-            for action in ("step", "predict")
+            ratio(getattr(each, action), getattr(dense, action), max(9, chosen.pairs)) for action in ("step", "predict")
         ]
         texts = [f"{middle:.2f} ({low:.2f}-{high:.2f})" for middle, low, high in times]
-        after = gated.ctx.method.step(gated.ctx, gated.work, batch)
-        active, gate = float(after["pfedgate.tally"]["density"]), tree.size(gated.work["pfedgate.gate"])
-        memory = (gated.held() + peak(gated.step)) / base
+        after = each.step()
+        active, gate = float(after["pfedgate.tally"]["density"]), tree.size(each.work["pfedgate.gate"])
+        memory = (each.memory() + peak(each.step)) / base
         print(f"{expression:44} {texts[0]:>20} {texts[1]:>20} {memory:7.2f} {active:7.3f} {gate:9,d}", flush=True)
 
 

@@ -40,6 +40,11 @@ WORKS = (
 )
 
 
+def find_work(name: str) -> Work:
+    """The workload of a name."""
+    return next(each for each in WORKS if each.name == name)
+
+
 def federation(work: Work, clients: int, val: int = 0) -> Federation:
     """Clients of random images; speed does not depend on what they show. `val` is how many validation samples each
     client has."""
