@@ -105,7 +105,7 @@ def test_a_method_that_cannot_run_here_is_left_out_and_named(monkeypatch):
 
     rule = Rule("fedmd", 9, {}, "it would be good")
     known = module.recommend
-    monkeypatch.setattr(module, "recommend", lambda found: (Recommendation("fedmd", (rule,)), *known(found)))
+    monkeypatch.setattr(module, "recommend", lambda measured: (Recommendation("fedmd", (rule,)), *known(measured)))
     advice = advise(race=False, **QUICK)
     assert "fedmd" not in [each.method for each in advice.recommended]
     assert "public" in advice.skipped["fedmd"]

@@ -125,10 +125,10 @@ class Study:
         """The numbers, and what the rules make of them."""
         task = self.plan.tasks[0]
         shares = find_conflicts(self.plan, self.engine, PROBE) if len(self.plan.tasks) == 1 else {}
-        found = findings(measure_federation(self.plan) | split_conflicts(shares, task.head_unit.name))
+        measured = findings(measure_federation(self.plan) | split_conflicts(shares, task.head_unit.name))
         chosen: list[Recommendation] = []
         skipped: dict[str, str] = {}
-        for each in recommend(found):
+        for each in recommend(measured):
             if len(chosen) == CHOSEN:
                 break
             try:
@@ -137,7 +137,7 @@ class Study:
                 skipped[each.method] = str(error)
             else:
                 chosen.append(each)
-        return Advice(found, tuple(chosen), shares, skipped)
+        return Advice(measured, tuple(chosen), shares, skipped)
 
     def build(self, method: str) -> Method:
         """A method that can run here, or the error why it cannot."""

@@ -38,9 +38,10 @@ def label_skew(labels: Sequence[Tensor], seed: int = 0) -> float:
     (0.0, True)
     """
     rows = torch.cat(list(labels))
-    found = _distance(rows, [len(each) for each in labels])
-    chance = float(np.mean([_distance(each, [len(part) for part in labels]) for each in _dealt(rows, seed)]))
-    return max(0.0, (found - chance) / (1 - chance)) if chance < 1 else 0.0
+    sizes = [len(client) for client in labels]
+    distance = _distance(rows, sizes)
+    chance = float(np.mean([_distance(shuffled, sizes) for shuffled in _shuffle(rows, seed)]))
+    return max(0.0, (distance - chance) / (1 - chance)) if chance < 1 else 0.0
 
 
 def _distance(rows: Tensor, sizes: Sequence[int]) -> float:
@@ -52,7 +53,7 @@ def _distance(rows: Tensor, sizes: Sequence[int]) -> float:
     return float((shares - common).abs().sum(1).mean() / 2)
 
 
-def _dealt(rows: Tensor, seed: int) -> list[Tensor]:
+def _shuffle(rows: Tensor, seed: int) -> list[Tensor]:
     rng = generator(seed, "dealt at random")
     return [rows[torch.from_numpy(rng.permutation(len(rows)))] for _ in range(SHUFFLES)]
 
@@ -85,14 +86,14 @@ def feature_shift(features: Sequence[Tensor], labels: Sequence[Tensor]) -> float
 def _share_between(features: Sequence[Tensor], labels: Sequence[Tensor]) -> float:
     """The share of the variance within classes that lies between clients."""
     between = within = 0.0
-    for held in _by_class(features, labels).values():
-        sizes = torch.tensor([float(len(each)) for each in held])
-        total, clients = float(sizes.sum()), len(held)
+    for groups in _by_class(features, labels).values():
+        sizes = torch.tensor([float(len(group)) for group in groups])
+        total, clients = float(sizes.sum()), len(groups)
         if clients < 2 or total <= clients:
             continue
-        means = torch.stack([each.mean(0) for each in held])
+        means = torch.stack([group.mean(0) for group in groups])
         common = (sizes[:, None] * means).sum(0) / total
-        inside = sum(float(((each - mean) ** 2).sum()) for each, mean in zip(held, means, strict=True))
+        inside = sum(float(((group - mean) ** 2).sum()) for group, mean in zip(groups, means, strict=True))
         inside /= total - clients
         outside = float((sizes[:, None] * (means - common) ** 2).sum()) / (clients - 1)
         typical = (total - float((sizes**2).sum()) / total) / (clients - 1)
@@ -131,11 +132,11 @@ def concept_shift(features: Sequence[Tensor], labels: Sequence[Tensor]) -> float
 
 def _by_class(features: Sequence[Tensor], labels: Sequence[Tensor]) -> dict[int, list[Tensor]]:
     """For each class the samples of every client that holds some."""
-    found: dict[int, list[Tensor]] = {}
+    groups: dict[int, list[Tensor]] = {}
     for x, y in zip(features, labels, strict=True):
         for label in sorted(set(y.tolist())):
-            found.setdefault(label, []).append(x[y == label])
-    return found
+            groups.setdefault(label, []).append(x[y == label])
+    return groups
 
 
 def gini(sizes: Sequence[float]) -> float:

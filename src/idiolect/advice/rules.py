@@ -181,17 +181,19 @@ def findings(numbers: Mapping[str, float]) -> tuple[Finding, ...]:
     return tuple(Finding(scale, numbers[scale.name]) for scale in SCALES if scale.name in numbers)
 
 
-def recommend(found: Iterable[Finding]) -> tuple[Recommendation, ...]:
+def recommend(measured: Iterable[Finding]) -> tuple[Recommendation, ...]:
     """All methods that the rules speak for, most points first, equal ones in the order of the rules.
 
     >>> alike = {scale.name: math.nan for scale in SCALES}
     >>> [each.method for each in recommend(findings(alike))]
     ['fedavg', 'scaffold', 'fedprox', 'finetune(fedavg)', 'perfedavg']
     """
-    levels = dict.fromkeys((scale.name for scale in SCALES), "none") | {each.scale.name: each.level for each in found}
-    held: dict[str, list[Rule]] = {}
+    levels = dict.fromkeys((scale.name for scale in SCALES), "none") | {
+        each.scale.name: each.level for each in measured
+    }
+    applying: dict[str, list[Rule]] = {}
     for rule in RULES:
         if rule.applies(levels):
-            held.setdefault(rule.method, []).append(rule)
-    ranked = [Recommendation(method, tuple(rules)) for method, rules in held.items()]
+            applying.setdefault(rule.method, []).append(rule)
+    ranked = [Recommendation(method, tuple(rules)) for method, rules in applying.items()]
     return tuple(sorted((each for each in ranked if each.points > 0), key=lambda each: -each.points))
