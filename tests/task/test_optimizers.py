@@ -124,7 +124,7 @@ def pytorchs(build) -> list[float]:
             lambda o: lr_scheduler.LambdaLR(o, lambda n: 1 / (1 + n)),
         ),
     ],
-    ids=str,
+    ids=lambda given: type(given).__name__,
 )
 def test_every_rounds_factor_is_pytorchs(schedule: Schedule, build):
     ours = [schedule.factor(round, ROUNDS) for round in range(ROUNDS)]
