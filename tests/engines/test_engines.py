@@ -197,7 +197,7 @@ def test_bf16_is_close_to_fp32():
 
 def test_bf16_on_a_processor_without_it_comes_with_a_warning(monkeypatch, caplog):
     for supported, said in ((True, ""), (False, "this processor has no instructions for bf16")):
-        monkeypatch.setattr(sys.modules["idiolect.runs.api"], "has_bf16", lambda device, found=supported: found)
+        monkeypatch.setattr(sys.modules["idiolect.runs.setup"], "has_bf16", lambda device, found=supported: found)
         caplog.clear()
         run("fedavg", "digits", precision="bf16", clients=3, rounds=1, engine="loop")
         assert caplog.text.count("bf16") == bool(said)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from idiolect.core import codec
+from idiolect.engines.slots import first_server, sent_names
 from idiolect.flower.client import ClientService, report_problems
 from idiolect.flower.messages import Message
 from idiolect.testing import tiny_plan
@@ -17,7 +18,7 @@ def plan():
 
 
 def make_request(plan, kind="train", round=0, **fields):
-    server = plan.method.server_init(plan.server(round))
+    server = first_server(plan.server(round))
     download = plan.method.download(plan.server(round), server, plan.data.seen)
     return Message({"kind": kind, "client": 0, "round": round, **fields}, {"shared": codec.encode(download.of(0))})
 
@@ -30,7 +31,7 @@ def own(service, at=None):
 def test_it_sends_the_declared_upload_and_nothing_else(plan):
     reply = ClientService(plan, 0).handle(make_request(plan))
     assert set(reply.fields) == {"client", "kind", "round", "loss", "steps", "samples", "scores", "fresh"}
-    assert set(reply.slots()[0]) <= set(plan.method.sends)
+    assert set(reply.slots()[0]) <= set(sent_names(plan.method))
 
 
 def test_it_says_who_it_is_with_the_same_key_after_a_restart(plan, tmp_path):

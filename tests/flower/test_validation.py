@@ -7,6 +7,7 @@ import torch
 
 from idiolect.core.errors import InputError
 from idiolect.engines.client_round import train
+from idiolect.engines.slots import first_server
 from idiolect.flower.messages import Message
 from idiolect.flower.validation import (
     UploadValidator,
@@ -28,7 +29,7 @@ def plan():
 
 @pytest.fixture(scope="module")
 def download(plan):
-    server = plan.method.server_init(plan.server(0))
+    server = first_server(plan.server(0))
     return plan.method.download(plan.server(0), server, plan.data.seen)
 
 

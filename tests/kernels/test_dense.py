@@ -1,5 +1,4 @@
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -74,7 +73,7 @@ def test_compiled_steps_are_those_of_pytorch(part):
         params = {name: torch.randn(clients, *leaf.shape) / 5 for name, leaf in task.net.params.items()}
         work = {"params": params, "log": {"loss": torch.zeros(clients), "samples": torch.zeros(clients)}}
         last = {name: leaf[rows:].clone() for name, leaf in params.items()}
-        dense.steps_(SimpleNamespace(rate=0.1, phase=SimpleNamespace(part=part)), work, batches)
+        dense.steps_(params, work["log"], batches, part, lr=0.1)
         assert all(torch.equal(params[name][rows:], leaf) for name, leaf in last.items())
         ends.append(work)
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)

@@ -41,7 +41,7 @@ def test_differences_name_both_sides_and_leave_out_what_changes_no_result(tmp_pa
 
 def test_where_a_run_stands(tmp_path):
     method = methods.build("lgfedavg(pretrain=2)")
-    assert next_round(None, method) == next_round(tmp_path, method) == -method.setup_rounds
+    assert next_round(None, method) == next_round(tmp_path, method) == -method.needs.setup_rounds
     store = Store(tmp_path / "state.sqlite")
     store.record({"next_round": 4})
     store.close()

@@ -71,7 +71,7 @@ class Lambda(Method):
 @pytest.mark.parametrize(
     ("method", "check", "words"),
     [
-        (SharedInWords(), "one_model", "is not the shared model's"),
+        (SharedInWords(), "one_model", "differs from another client's"),
         (Doubling(), "watches_steps", "watches_steps is False, but without its optimizer_step"),
         (InPlace(), "pure", "step changed its working slots in phase train"),
         (Lambda(), "pure", "is a step a lambda"),

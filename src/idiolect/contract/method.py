@@ -58,7 +58,7 @@ class Method(Options):
     needs: ClassVar[Needs] = Needs()
     refuses: ClassVar[Refuses] = Refuses()
     one_model: ClassVar[bool] = False
-    """Whether every client predicts with the shared model just as it is; engines then predict for many at once."""
+    """Whether all clients predict with one and the same model; engines then predict for many of them at once."""
     watches_steps: ClassVar[bool] = False
     """Whether it has an `optimizer_step` of its own; engines may take plain SGD steps their own way otherwise."""
 

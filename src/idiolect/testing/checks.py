@@ -242,16 +242,18 @@ def check_unseen_clients(method: Method) -> None:
 
 
 def check_one_model(method: Method) -> None:
-    """Where a method says that all clients predict with the shared model, their personal models equal it to the bit."""
+    """Where a method says that all clients predict with one model, their personal models are equal to the bit."""
     if not method.one_model:
         return
     require(not predicts_its_own_way(method), "one_model is True, but it predicts its own way")
     played = play_once(method, **USUAL)
-    for index, model in personal_models(tiny_plan(method, **USUAL), played).items():
+    models = personal_models(tiny_plan(method, **USUAL), played)
+    first = next(iter(models.values()))
+    for index, model in models.items():
         for slot in ("params", "buffers"):
-            for name, leaf in played.server[slot].items():
+            for name, leaf in first[slot].items():
                 same = name in model[slot] and close(leaf, model[slot][name], 0.0)
-                require(same, f"one_model is True, but {name} of client {index} is not the shared model's")
+                require(same, f"one_model is True, but {name} of client {index} differs from another client's")
 
 
 def check_watches_steps(method: Method) -> None:
