@@ -36,7 +36,7 @@ def make_plan(
 
 
 class Ours:
-    """Whole rounds: sampling, training, aggregation, evaluation, commit. State lies in the file `path`, or in memory."""
+    """Whole rounds: sampling, training, aggregation, evaluation, commit. State is in the file `path`, or in memory."""
 
     def __init__(self, plan: Plan, engine: str, path: Path | None = None, eval_every: int = 1) -> None:
         tune_allocator()  # as the command line does

@@ -139,7 +139,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", type=Path, metavar="PATH", help="the checkout to compare with")
     parser.add_argument("--new", type=Path, metavar="PATH", default=HERE.parents[1], help="by default this one")
-    parser.add_argument("--only", metavar="NAME", default="", help='part of a row\'s name, such as "LeNet-5w b32, ditto"')
+    parser.add_argument(
+        "--only", metavar="NAME", default="", help='part of a row\'s name, such as "LeNet-5w b32, ditto"'
+    )
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--rounds", type=int, metavar="N", default=9, help="timed rounds of each checkout per repeat")

@@ -1,5 +1,5 @@
-"""The common workload of the speed benchmarks, and the two yardsticks without Idiolect's engines: the bare PyTorch steps
-of the same work, and a federation written the way users write it."""
+"""The common workload of the speed benchmarks, and the two yardsticks without Idiolect's engines: the bare PyTorch
+steps of the same work, and a federation written the way users write it."""
 
 from __future__ import annotations
 
