@@ -56,12 +56,14 @@ def main() -> None:
             bed.wait_for(name, "complete after", 3600)
             seconds = time.perf_counter() - started
             loop = idiolect.run(method, engine="loop", **rounds, **SETTINGS)
-            store = Store(bed.home / name / "server" / STATE_FILE, create=False)
+            store = Store(bed.home / name / "server" / STATE_FILE, write=False)
             server = largest_difference(store.server(), loop.store.server())
             differences = []
             for index in range(CLIENTS):
-                models = Store(bed.home / name / f"client-{index}" / MODEL_FILE, create=False)
-                differences.append(largest_difference(models.clients([index])[index] or {}, loop.view(index, round=-1)))
+                models = Store(bed.home / name / f"client-{index}" / MODEL_FILE, write=False)
+                differences.append(
+                    largest_difference(models.clients([index])[index] or {}, loop.personal_slots(index, round=-1))
+                )
             counted = ("bytes_up", "bytes_down", "bytes_eval")
             equal = all(store.fact(each) == loop.store.fact(each) for each in counted)
             worst = max(worst, server, *differences)

@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from idiolect.runs.store import Store
+from disturb import LIMIT, draw_moments, measure, start, states
 
 METHODS = (
     "fedavg",
@@ -35,34 +31,8 @@ METHODS = (
     "fedem",
 )
 ENGINES = ("loop", "workers(count=2)", "vector(chunk=4, count=2)")
-KILLS_PER_CASE, HOUR = 2, 3600.0
+KILLS_PER_CASE = 2
 SETTINGS = ["--clients", "8", "--rounds", "12", "--participation", "0.5", "--quiet"]
-
-
-def command(*arguments: str) -> list[str]:
-    """A command line of idiolect."""
-    return [sys.executable, "-c", "from idiolect.cli import main; main()", *arguments]
-
-
-def state(folder: Path) -> object:
-    """Everything that must be equal in two runs: slots and metrics, without times."""
-    store = Store(folder / "state.sqlite", create=False)
-    query = "SELECT owner, slot, round, data FROM state ORDER BY owner, slot, round"
-    held = store._query(query, ()), store.rows()
-    store.close()
-    return held
-
-
-def killed(arguments: list[str], seconds: float) -> bool:
-    """Start a command and kill it and its workers after some seconds; False if it was through before."""
-    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    try:
-        process.wait(seconds)
-        return False
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return True
 
 
 def main() -> None:
@@ -82,17 +52,16 @@ def main() -> None:
             whole, broken = Path(place) / "whole", Path(place) / "broken"
             settings = ["--method", method, "--engine", engine, "--data", options.data, *SETTINGS]
             settings += ["--model", options.model] if options.model else []
-            started = time.perf_counter()
-            subprocess.run(command("run", *settings, "--out", str(whole)), check=True, stdout=subprocess.DEVNULL)
-            usual, kills = time.perf_counter() - started, 0
-            next_one = command("run", *settings, "--out", str(broken))
-            for limit in [draw.uniform(0.3, 1.0) * usual for _ in range(KILLS_PER_CASE)] + [HOUR]:
-                if not killed(next_one, limit):
+            said = Path(place) / "said"
+            usual, kills = measure(said, "run", *settings, "--out", str(whole)), 0
+            next_one = ["run", *settings, "--out", str(broken)]
+            for limit in [*draw_moments(draw, usual, KILLS_PER_CASE), LIMIT]:
+                if not start(said, *next_one).kill_after(limit):
                     break
                 kills += 1
                 if (broken / "config.yaml").exists():
-                    next_one = command("resume", str(broken), "--quiet")
-            same = state(whole) == state(broken)
+                    next_one = ["resume", str(broken), "--quiet"]
+            same = states(whole) == states(broken)
             done, differ = done + kills, differ + (not same)
             print(
                 f"{done:3d} kills  {method} on {engine}: {kills} here, {'equal' if same else 'DIFFERENT'}", flush=True

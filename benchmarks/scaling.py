@@ -82,7 +82,7 @@ def _measure(
             seconds.append(ours.round())
             peak = max(peak, anonymous_mb())
         stored = file.stat().st_size / 1e6
-        visited = len(ours.store.visited())
+        visited = len(ours.store.visited_clients())
         ours.close()
     later = sorted(seconds[1:])
     cut = max(0, int((len(later) - 1.96 * len(later) ** 0.5) / 2))

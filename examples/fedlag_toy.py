@@ -64,7 +64,7 @@ def study(iid: bool, rounds: int, steps: int, seed: int) -> Findings:
         return idiolect.run(method, data, model=line, loss="bce", rounds=rounds, **(usual | settings))
 
     def line(result: idiolect.Result, client: int) -> Tensor:
-        params = result.view(client, -1)["params"]
+        params = result.personal_slots(client, -1)["params"]
         return torch.cat([params["weight"].flatten(), params["bias"]])
 
     measured = run("fedlag(k=0, xi=0)", rounds)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import idiolect
 from idiolect.contract import (
@@ -44,7 +43,7 @@ class ProxHead(Method):
     """
 
     about = About("A personal head, held near the average one", stays="the head that predicts")
-    identities: ClassVar[Mapping[str, str]] = {"proxhead(lam=0)": "fedper"}
+    identities = {"proxhead(lam=0)": "fedper"}
 
     lam: float = option(0.1, min=0.0, help="pull of the own head towards the average one")
 

@@ -8,6 +8,14 @@ from idiolect.cli import main
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory, monkeypatch):
+    """What is kept for all runs goes into an empty folder."""
+    folder = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("IDIOLECT_HOME", str(folder))
+    return folder
+
+
 @pytest.fixture
 def call(capsys):
     """Run a command: its exit code, standard output and standard error."""

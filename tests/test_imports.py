@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import idiolect
+
 SHOWN = ["flwr", "matplotlib", "numba", "optuna", "PIL", "polars", "rich", "scipy", "sklearn", "typer"]
 """Packages that show, tune, compile or deploy: loaded where they are used."""
+ROOT = Path(idiolect.__file__).parent
 HELP = "from idiolect.cli import main; main([*{arguments!r}, '--help'])"
 
 
@@ -37,6 +41,12 @@ def test_a_run_can_be_imported_without_what_shows_it(code):
 
 def test_the_settings_of_a_run_can_be_imported_without_pytorch():
     assert "torch" not in loaded("import idiolect; idiolect.Config(rounds=3)")
+
+
+@pytest.mark.parametrize("arguments", [["methods"], ["methods", "--json"], ["--version"]])
+def test_methods_are_listed_without_pytorch(arguments):
+    modules = loaded(f"from idiolect.cli import main; main({arguments!r})")
+    assert modules.isdisjoint({*SHOWN, "torch"} - {"typer", "rich"})
 
 
 @pytest.mark.parametrize("arguments", [[], ["run"], ["compare"], ["advise"], ["export"], ["deploy"], ["methods"]])

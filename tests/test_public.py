@@ -1,30 +1,36 @@
 """The public names are sorted, complete and documented, and what the documents say is there is there."""
 
+import ast
 import importlib.util
 import inspect
 import re
 import shlex
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass
 from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import idiolect
 from idiolect.cli.app import command
-from idiolect.contract.method import methods
+from idiolect.contract import ClientContext, Method, Needs, Phase, Refuses, ServerContext, Slot, Sums, Training, methods
 from idiolect.data.partitions import partitions
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+SOURCES = ROOT / "src" / "idiolect"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OURS = [name for name in methods if methods.get(name).__module__.startswith("idiolect.")]
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
 TYPE = """
-import os, sys, torch, idiolect
+import os, sys
+import matplotlib.pyplot, numba, optuna, polars, rich, scipy.special, torch, torch.func, typer, yaml
+import idiolect
 for name in sys.argv[1:]:
     if os.fork() == 0:
         try:
@@ -87,11 +93,57 @@ def test_every_public_name_of_a_room_exists_and_says_what_it_is(room):
             assert not value.__doc__.startswith(f"{name}("), f"idiolect.{room}.{name} has no docstring of its own"
 
 
-def test_every_name_in_the_documents_exists_as_it_is_typed():
-    text = re.sub(r"github\.com\S*", "", "\n".join(page.read_text() for page in PAGES))
-    names = set(re.findall(r"(?<![\w/])idiolect(?:\.[A-Za-z_]\w*)+", text))
+def docstrings() -> dict[str, str]:
+    """The docstrings of all sources, by file."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    nodes = {path: ast.walk(ast.parse(path.read_text())) for path in sorted(SOURCES.rglob("*.py"))}
+    return {
+        str(path.relative_to(SOURCES)): "\n".join(ast.get_docstring(n) or "" for n in inside if isinstance(n, kinds))
+        for path, inside in nodes.items()
+    }
+
+
+def test_every_name_in_documents_and_docstrings_exists_as_it_is_typed():
+    written = "\n".join([*(page.read_text() for page in PAGES), *docstrings().values()])
+    text = re.sub(r"github\.com\S*", "", written)
+    programs = set(re.findall(r"python -m (idiolect\.[\w.]+)", text))
+    assert all(find_spec(program) for program in programs)
+    names = set(re.findall(r"(?<![\w/])idiolect(?:\.[A-Za-z_]\w*)+", text)) - programs
     assert {"idiolect.run", "idiolect.report.write_report", "idiolect.core.errors.DataError"} <= names
     assert typed_by_a_user(sorted(names)) == []
+
+
+def test_every_field_of_the_contract_that_is_named_exists():
+    """`ctx.grad`, `Phase.part`, `needs.holdout` and their like, in documents and in docstrings."""
+    owners = {
+        "ctx": (ClientContext, ServerContext),
+        "ClientContext": (ClientContext,),
+        "ServerContext": (ServerContext,),
+        "Method": (Method,),
+        "Phase": (Phase,),
+        "Slot": (Slot,),
+        "Sums": (Sums,),
+        "Needs": (Needs,),
+        "needs": (Needs,),
+        "Refuses": (Refuses,),
+        "refuses": (Refuses,),
+        "Training": (Training,),
+    }
+    pattern = re.compile(rf"`(?:``)?({'|'.join(owners)})\.(\w+)")
+    for name, text in {**{page.name: page.read_text() for page in PAGES}, **docstrings()}.items():
+        for owner, field in pattern.findall(text):
+            known = {field for cls in owners[owner] for field in (*dir(cls), *getattr(cls, "__annotations__", ()))}
+            known |= {entry.name for cls in owners[owner] if is_dataclass(cls) for entry in fields(cls)}
+            assert field in known, f"{name}: there is no {owner}.{field}"
+
+
+@pages
+def test_every_source_file_in_the_documents_exists(page):
+    places = (SOURCES, ROOT, SOURCES / "kernels", SOURCES / "runs", ROOT / "tests")
+    for path in re.findall(r"`([\w/]+/[\w]+\.py)`", page.read_text()):
+        if "proxhead" in path:
+            continue  # which the reader is about to write
+        assert any((place / path).is_file() for place in places), f"{page.name}: there is no {path}"
 
 
 def test_a_name_that_does_not_exist_is_found():

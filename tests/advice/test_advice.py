@@ -37,10 +37,20 @@ def federation(kind):
     return clients
 
 
+def shallow():
+    """A network of one hidden layer."""
+    return torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+
+
+def deep():
+    """A network of four hidden layers, without normalisation."""
+    hidden = [layer for _ in range(3) for layer in (torch.nn.Linear(8, 8), torch.nn.ReLU())]
+    return torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.ReLU(), *hidden, torch.nn.Linear(8, 4))
+
+
 @pytest.mark.parametrize("kind", ["label skew", "feature shift", "concept shift", "quantity skew", "nothing"])
 def test_the_one_way_in_which_clients_differ_is_named(kind):
-    model = torch.nn.Sequential(torch.nn.Linear(10, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
-    advice = advise(federation(kind), model=model, rounds=3, engine="loop", race=False)
+    advice = advise(federation(kind), model=shallow(), rounds=3, engine="loop", race=False)
     found = levels(advice)
     for each in ("label skew", "feature shift", "concept shift", "quantity skew"):
         assert found[each] == ("strong" if each == kind else "none"), each
@@ -132,7 +142,7 @@ def test_as_plain_values():
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [({"budget": "euros"}, "steps, rounds"), ({"rounds": 0}, "at least 1"), ({"race_": 1}, "no setting 'race_'")],
+    [({"budget": "euros"}, "gradients, rounds"), ({"rounds": 0}, "at least 1"), ({"race_": 1}, "no setting 'race_'")],
 )
 def test_bad_input_gets_a_sentence(wrong, said):
     with pytest.raises(InputError, match=said):
@@ -146,3 +156,37 @@ def test_validation_data_are_needed():
 
 def test_it_is_public():
     assert idiolect.advise is advise
+
+
+def named(data, **settings):
+    return [each.method for each in advise(data, rounds=3, engine="loop", race=False, **settings).recommended]
+
+
+def test_flayer_is_named_where_labels_are_skewed_and_the_model_is_deep():
+    assert "flayer(fedavg)" in named(federation("label skew"), model=deep())
+
+
+def test_lgmix_is_named_where_inputs_are_shifted():
+    assert "lgmix" in named(federation("feature shift"), model=shallow())
+
+
+def test_fedlag_is_named_where_updates_conflict_below_the_head():
+    advice = advise(federation("concept shift"), model=shallow(), rounds=3, engine="loop", race=False)
+    assert levels(advice)["body conflict"] == "strong"
+    assert "fedlag(fedavg)" in [each.method for each in advice.recommended]
+    assert "fedlag(fedavg)" not in named(federation("label skew"), model=shallow())
+
+
+def test_fedfac_is_named_for_many_natural_clients_that_differ():
+    few = federation("label skew")
+    many = {f"{copy} {name}": client for copy in range(7) for name, client in enumerate(few)}
+    assert "fedfac" in named(many, model=shallow())
+    assert "fedfac" not in named(few, model=shallow())
+
+
+def test_pfedgate_is_named_with_the_budgets_that_clients_have():
+    data = federation("label skew")
+    assert named(data, model=deep(), budgets=(0.3, 1.0))[:2] == ["pfedgate(s=[0.3, 1.0])", "heterofl(rates=[0.3, 1.0])"]
+    assert "pfedgate" not in " ".join(named(data, model=deep()))
+    with pytest.raises(InputError, match="a budget is the share of the model that a client can compute"):
+        advise(data, budgets=(0.5, 1.5), race=False)

@@ -8,6 +8,7 @@ import torch
 from idiolect.advice import race
 from idiolect.advice.api import Study
 from idiolect.advice.race import Contender, Place, RaceSchedule
+from idiolect.comparison.budget import RoundCost
 from idiolect.contract.method import methods
 from idiolect.data import load
 from idiolect.runs.progress import Reporter
@@ -21,13 +22,13 @@ def study():
     return Study(configure({"rounds": 6, "lr": 0.2, "engine": "loop"}), {"data": data})
 
 
-def schedule(study, *names, rounds=6, budget="steps"):
+def schedule(study, *names, rounds=6, budget="gradients"):
     return race.plan_race([methods.build(name) for name in names], study.plan, "loop", rounds, budget)
 
 
-def test_a_method_that_takes_more_steps_gets_fewer_rounds(study):
-    planned = {each.method: each.rounds for each in schedule(study, "fedavg", "ditto", "fedper").contenders}
-    assert planned == {"fedavg": 6, "ditto": 3, "fedper": 6}
+def test_a_method_that_takes_more_gradients_gets_fewer_rounds(study):
+    planned = {each.method: each.rounds for each in schedule(study, "fedavg", "ditto", "apfl", "fedper").contenders}
+    assert planned == {"fedavg": 6, "ditto": 3, "apfl": 3, "fedper": 6}
 
 
 def test_the_budget_may_be_rounds(study):
@@ -36,13 +37,13 @@ def test_the_budget_may_be_rounds(study):
 
 @pytest.mark.parametrize(("methods", "left"), [(6, (6, 3, 2)), (5, (5, 3, 2)), (3, (3, 2, 1)), (1, (1, 1, 1))])
 def test_half_of_them_go_on(study, methods, left):
-    runner = Contender(study.plan, 1, 1, 0.1, 0.1)
+    runner = Contender(study.plan, RoundCost(1, 1, 0.1, 0.1))
     assert RaceSchedule((runner,) * methods, "loop").counts == left
 
 
 def test_the_time_is_that_of_all_rungs(study):
     # Three methods of six rounds: rungs of two rounds for 3, 2 and 1 methods; 12 rounds and 6 evaluations.
-    runner = Contender(replace(study.plan, rounds=6), 1, 1, seconds=0.5, eval_seconds=0.25)
+    runner = Contender(replace(study.plan, rounds=6), RoundCost(1, 1, seconds=0.5, eval_seconds=0.25))
     planned = RaceSchedule((runner,) * 3, "loop")
     assert planned.rounds == 12
     assert planned.seconds == pytest.approx(12 * 0.5 + 6 * 0.25)
@@ -53,15 +54,15 @@ def test_the_winner_ran_all_rungs_and_nobody_exceeds_the_budget(study):
     ended = race.run_race(planned)
     assert sorted(each.method for each in ended.places) == sorted(each.method for each in planned.contenders)
     assert [each.rung for each in ended.places] == [2, 1, 0, 0]
-    allowed = race.count_fedavg_steps(replace(study.plan, rounds=6))
-    assert all(each.steps <= allowed for each in ended.places)
+    allowed = race.count_fedavg_gradients(replace(study.plan, rounds=6))
+    assert all(each.gradients <= allowed for each in ended.places)
     assert ended.places[0].rounds == next(e.rounds for e in planned.contenders if e.method == ended.places[0].method)
 
 
 def test_a_race_is_repeatable(study):
     names = "fedavg", "local", "ditto"
     first, second = (race.run_race(schedule(study, *names)).places for _ in range(2))
-    assert [(e.method, e.score, e.steps) for e in first] == [(e.method, e.score, e.steps) for e in second]
+    assert [(e.method, e.score, e.gradients) for e in first] == [(e.method, e.score, e.gradients) for e in second]
 
 
 def test_places_are_ordered_by_score_and_what_is_no_number_comes_last():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from idiolect.analysis import cka
+from idiolect.analysis import cka, cka_matrix, compress_features
 from idiolect.core.errors import InputError
 
 
@@ -48,3 +48,22 @@ def test_further_dimensions_are_flattened():
 def test_features_of_different_samples_are_refused():
     with pytest.raises(InputError, match=r"\(4, 3\) and \(5, 3\)"):
         cka(torch.ones(4, 3), torch.ones(5, 3))
+
+
+def test_the_matrix_holds_the_cka_of_every_pair():
+    torch.manual_seed(0)
+    features = [torch.randn(20, 3), torch.randn(20, 5), torch.randn(20, 2)]
+    found = cka_matrix(features)
+    assert torch.equal(found, found.T)
+    assert torch.allclose(found.diag(), torch.ones(3, dtype=torch.float64))
+    assert found[0, 2] == cka(features[2], features[0])
+
+
+def test_compressed_features_have_the_same_cka_to_any_others():
+    wide, other, narrow = random(9, 40), random(9, 25, seed=1), random(9, 4, seed=2)
+    small = compress_features(wide)
+    assert small.shape == (9, 9)
+    for features in (other, narrow, compress_features(other)):
+        assert cka(small, features).item() == pytest.approx(cka(wide, features).item(), abs=1e-12)
+    assert compress_features(narrow).shape == (9, 4)
+    assert cka(compress_features(torch.full((7, 30), 0.1)), random(7, 3)).item() == 0

@@ -138,6 +138,16 @@ def test_a_sketch_is_off_by_about_what_is_stated(size):
     assert error.mean().abs() < 0.5 * expected
 
 
+def test_coordinates_that_are_folded_together_have_random_signs():
+    """Without signs the folds of a constant update, 1,024 coordinates each, would be 32 times as long as it is, and
+    those of one that alternates from fold to fold would vanish."""
+    constant = torch.ones(64 * 1024)
+    alternating = torch.ones(1024, 64)
+    alternating[::2] = -1.0
+    for update in (constant, alternating.flatten()):
+        assert 0.5 < float(sketch(update, 64).norm() / update.norm()) < 2.0
+
+
 def test_a_sketch_takes_clients_one_by_one_and_leaves_short_updates_alone():
     updates = torch.randn(3, 1000, generator=torch.Generator().manual_seed(7))
     torch.testing.assert_close(torch.stack([sketch(row, 32) for row in updates]), sketch(updates, 32))

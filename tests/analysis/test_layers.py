@@ -5,17 +5,17 @@ import math
 import pytest
 import torch
 
-from idiolect.analysis import layer_rates, top_fraction_mask, upload_fractions
+from idiolect.analysis import kernel_mask, layer_rates, top_fraction_mask, upload_fractions
 from idiolect.core.errors import InputError, OptionError
 
 
 def by_sorting(change: torch.Tensor, fraction: float) -> list[bool]:
     values = change.abs().flatten().tolist()
     kept = max(1, round(fraction * len(values)))
-    if not any(values):
+    if not any(values) or kept == len(values):
         return [True] * len(values)
     chosen = set(sorted(range(len(values)), key=lambda j: (-values[j], j))[:kept])
-    return [j in chosen for j in range(len(values))]
+    return [j in chosen and values[j] > 0 for j in range(len(values))]
 
 
 def test_upload_fractions_grow_with_depth():
@@ -107,3 +107,25 @@ def test_masks_of_many_clients_are_traced_at_once():
 def test_an_impossible_fraction_is_refused(fraction):
     with pytest.raises(OptionError, match=r"\(0, 1\]"):
         top_fraction_mask(torch.ones(3), fraction)
+
+
+def test_kernels_send_their_largest_moves_at_least_one_and_never_all():
+    """Of 9 elements round(0.9 * 9) = 8 are left out; with all asked for, still one is; one element alone is sent."""
+    change = torch.randn(4, 2, 3, 3, generator=torch.Generator().manual_seed(0))
+    for fraction, kept in ((0.1, 1), (0.5, 5), (1.0, 8)):
+        mask = kernel_mask(change, fraction)
+        assert mask.flatten(2).sum(-1).unique().tolist() == [kept]
+        sizes = change.abs().flatten(2)
+        for out in range(4):
+            chosen = mask.flatten(2)[out, 0]
+            assert sizes[out, 0][chosen].min() >= sizes[out, 0][~chosen].max()
+    assert kernel_mask(change[..., :1, :1], 0.1).all()
+    together = torch.func.vmap(lambda leaf: kernel_mask(leaf, 0.5))(torch.stack([change, -change]))
+    assert torch.equal(together[0], kernel_mask(change, 0.5))
+
+
+def test_a_kernel_mask_needs_kernels_and_a_share():
+    with pytest.raises(InputError, match=r"\[outputs, inputs, ...\] is needed"):
+        kernel_mask(torch.zeros(2, 2), 0.5)
+    with pytest.raises(OptionError, match="fraction is 0"):
+        kernel_mask(torch.zeros(2, 2, 3), 0.0)

@@ -1,9 +1,11 @@
 """The mixing ratio: the worked example, dead and single features, dense features, and tracing."""
 
+import math
+
 import pytest
 import torch
 
-from idiolect.analysis import mixing_ratio, ratio_of_traces, trace
+from idiolect.analysis import feature_values, mixing_ratio, ratio_of_traces, trace
 from idiolect.core.errors import InputError
 
 
@@ -79,3 +81,19 @@ def test_features_of_different_samples_are_refused():
         mixing_ratio(torch.ones(4, 3), torch.ones(5, 3))
     with pytest.raises(InputError, match=r"shape \(4,\)"):
         trace(torch.ones(4))
+
+
+def test_active_features_and_their_percentiles():
+    """Of 0 .. 10 ten are above 0, 1 .. 10, whose percentiles are 1 + 9 * share; above 9, one."""
+    found = feature_values(torch.arange(11.0).reshape(11, 1))
+    assert found.active == pytest.approx(10 / 11)
+    assert found.percentiles == pytest.approx((1.9, 3.25, 5.5, 7.75, 9.1))
+    assert feature_values(torch.arange(11.0), threshold=9).percentiles == (10.0,) * 5
+
+
+def test_features_that_are_never_active_have_no_percentiles():
+    dead = feature_values(torch.zeros(3, 2))
+    assert dead.active == 0
+    assert all(map(math.isnan, dead.percentiles))
+    with pytest.raises(InputError, match="no features"):
+        feature_values(torch.zeros(0, 2))

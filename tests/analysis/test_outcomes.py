@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from idiolect.analysis import (
-    cka,
-    cka_matrix,
+    best_window,
     effective_classes,
     first_reaching,
     target_score,
@@ -50,6 +49,11 @@ def test_effective_classes_lie_between_one_and_the_number_of_classes():
     assert effective_classes([0, 0]) == 0
 
 
+def test_effective_classes_depend_on_shares_alone():
+    """Counts may be weights that sum to less than one."""
+    assert effective_classes([0.3, 0.1]) == pytest.approx(effective_classes([3, 1]))
+
+
 def test_distances_are_per_unit_and_relative_to_the_reference():
     reference = {"a.w": torch.tensor([3.0]), "a.b": torch.tensor([4.0]), "b.w": torch.zeros(2)}
     model = {"a.w": torch.tensor([3.0]), "a.b": torch.tensor([5.0]), "b.w": torch.zeros(2), "c.w": torch.ones(1)}
@@ -58,10 +62,10 @@ def test_distances_are_per_unit_and_relative_to_the_reference():
     assert unit_distances({**model, "b.w": torch.ones(2)}, reference, units)["b"] == math.inf
 
 
-def test_the_matrix_holds_the_cka_of_every_pair():
-    torch.manual_seed(0)
-    features = [torch.randn(20, 3), torch.randn(20, 5), torch.randn(20, 2)]
-    found = cka_matrix(features)
-    assert torch.equal(found, found.T)
-    assert torch.allclose(found.diag(), torch.ones(3, dtype=torch.float64))
-    assert found[0, 2] == cka(features[2], features[0])
+def test_the_best_mean_of_consecutive_values_and_where_it_ends():
+    """Means of two: 0.4, 0.7, 0.75 and 0.4 or 0.5; the lowest ends at position 1."""
+    assert best_window([0.2, 0.6, 0.8, 0.7, 0.1], 2) == pytest.approx((0.75, 3))
+    assert best_window([0.2, 0.6, 0.8, 0.7, 0.3], 2, higher_is_better=False) == pytest.approx((0.4, 1))
+    assert best_window([0.5] * 12) == (0.5, 9)
+    with pytest.raises(InputError, match="there are 3 values and the window is 10"):
+        best_window([0.1, 0.2, 0.3])

@@ -82,7 +82,7 @@ def test_yes_means_that_it_does_not_ask(call, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--budget", "euros"), "steps, rounds"),
+        (("--budget", "euros"), "gradients, rounds"),
         (("nothing.yaml",), "there is no configuration file"),
         ((".",), "holds no run and no comparison"),
         (("--split", "0.8,0,0.2"), "no validation data"),

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 import idiolect
-from idiolect.advice.race import BUDGETS
 from idiolect.cli import main
+from idiolect.comparison.budget import BUDGETS
 from idiolect.core.options import options_of
 from idiolect.runs.export import FORMATS
 from idiolect.runs.settings import Config
@@ -70,7 +70,9 @@ BAD = {
     "missing data": (["run", "-d", "mnist"], "$IDIOLECT_DATA/mnist"),
     "open bracket": (["run", "-m", "fedprox(mu=1"], "bracket"),
     "missing file": (["run", "none.yaml"], "there is no configuration file none.yaml"),
-    "method where a file belongs": (["run", "fedavg"], "--method fedavg"),
+    "method where a file belongs": (["tune", "fedavg"], "--method fedavg"),
+    "unknown method in its place": (["run", "fedvag"], "or fedavg"),
+    "method given twice": (["run", "fedavg", "--method", "ditto"], "the method is given twice"),
     "missing initial weights": (["run", "--initial", "none.safetensors"], "none.safetensors"),
     "no methods": (["compare"], "--methods"),
     "unknown method of several": (["compare", "-m", "fedavg,fedprx"], "Did you mean fedprox"),

@@ -1,6 +1,8 @@
 """`idiolect methods`: all methods, or one in detail."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -32,6 +34,13 @@ def test_methods_as_json(call):
     assert {"presets", "needs", "title"} <= ditto.keys()
 
 
+def test_the_catalogue_that_a_new_process_lists_is_what_the_registry_says(call):
+    """If not, run `make pages`."""
+    code = "from idiolect.cli import main; main(['methods', '--json'])"
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(listed) == json.loads(call("methods", "--json")[1])
+
+
 def test_one_method_in_detail(call):
     code, out, _ = call("methods", "Fed-Prox")
     assert code == 0
@@ -46,3 +55,20 @@ def test_every_method_can_be_shown(call, name):
     assert code == 0
     assert ".. math" not in out
     assert ":math:" not in out
+
+
+def test_methods_of_other_packages_are_listed(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from idiolect.contract import About, Method, register\n\n\n"
+        '@register("mine")\n@dataclass(frozen=True)\nclass Mine(Method):\n    about = About("A method of mine")\n'
+    )
+    info = tmp_path / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[idiolect.methods]\nmine = mine\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from idiolect.cli import main; main(['methods', '--json'])"
+    )
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert [facts["title"] for facts in json.loads(listed) if facts["name"] == "mine"] == ["A method of mine"]

@@ -19,12 +19,12 @@ def test_run_writes_a_folder_and_shows_the_result(call, folder):
     code, out, err = call("run", "--method", "fedprox", "-o", "method.mu=0.5", "--out", "runs/a", *QUICK)
     assert (code, err) == (0, "")
     assert "results: runs/a" in out
-    assert "selected (by validation)" in out
+    assert "selected: sample-weighted validation" in out
     held = summary(folder / "runs" / "a")
     assert held["method"] == "fedprox(mu=0.5)"
     assert pl.read_parquet(folder / "runs" / "a" / "metrics.parquet").height > 0
     assert {path.name for path in (folder / "runs" / "a").iterdir()} == {
-        *("config.yaml", "metrics.parquet", "state.sqlite", "summary.json")
+        *("config.yaml", "metrics.parquet", "state.mark", "state.sqlite", "summary.json")
     }
 
 

@@ -14,11 +14,14 @@ from torch import nn
 
 import idiolect
 from idiolect.comparison.api import compare, resume_comparison
-from idiolect.comparison.conditions import choose_engine, count_fedavg_steps
+from idiolect.comparison.conditions import choose_engine, count_fedavg_gradients
 from idiolect.comparison.entrants import resolve_seeds
-from idiolect.comparison.folder import slug
 from idiolect.contract.method import methods
+from idiolect.core.checksums import add_checksum, take_checksum
 from idiolect.core.errors import InputError, RunFolderError, UnknownNameError
+from idiolect.core.names import slug
+from idiolect.data import Client
+from idiolect.report import read_study
 from idiolect.runs.progress import Reporter
 from idiolect.runs.settings import configure
 from idiolect.runs.setup import make_plan
@@ -68,7 +71,9 @@ def test_every_method_has_the_same_conditions(finished):
         held = {}
         for path in sorted(folder.glob(f"*/seed-{seed}")):
             result = idiolect.load(path)
-            held[path.parent.name] = result.store.fact("identity")
+            identity = result.store.fact("identity")
+            del identity["config"]["method"], identity["code"]["method"]  # in which alone they differ
+            held[path.parent.name] = identity
             result.store.close()
         assert len(held) == 3
         assert len({json.dumps(each, sort_keys=True) for each in held.values()}) == 1
@@ -150,8 +155,8 @@ def test_a_run_of_another_comparison_is_refused(copied, finished):
 
 def test_other_data_are_refused(copied):
     summary = copied / "local" / "seed-0" / "summary.json"
-    held = json.loads(summary.read_text())
-    summary.write_text(json.dumps(held | {"data_hash": "somethingelse"}))
+    held = take_checksum(json.loads(summary.read_text()))
+    summary.write_text(json.dumps(add_checksum(held | {"data_hash": "somethingelse"})))
     with pytest.raises(RunFolderError, match="data: somethingelse there"):
         resume_comparison(copied)
 
@@ -167,6 +172,24 @@ def test_a_damaged_comparison_file_is_refused(copied):
     (copied / "comparison.yaml").write_text("rounds: 2\n")
     with pytest.raises(RunFolderError, match="lists no methods and no seeds"):
         resume_comparison(copied)
+
+
+def test_runs_that_are_run_anew_are_removed_at_once(copied, finished, monkeypatch):
+    """If a kill comes while they are removed, nothing of the old runs is taken for the new ones."""
+
+    def killed(path, **_):
+        if path.exists():
+            raise KeyboardInterrupt
+
+    settings = {"methods": "local, fedavg, fedprox(mu=0.5)", "seeds": 2, "rerun": "local", "out": copied, **SMALL}
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            compare(**settings)
+    assert len(list(copied.glob("local/seed-*"))) == 1
+    assert set(read_study([copied]).runs["local"]) == {1}
+    assert scores(compare(**settings)) == scores(finished[1])
+    assert not list(copied.rglob("*.part"))
 
 
 def test_a_foreign_folder_is_refused(tmp_path):
@@ -297,7 +320,13 @@ def test_seeds():
 def test_the_budget_is_what_fedavg_takes():
     for settings in (SMALL, SMALL | {"participation": 0.5, "local_epochs": 2, "batch_size": 7}):
         steps = idiolect.run("fedavg", **settings).summary["steps"]
-        assert count_fedavg_steps(make_plan(configure({**settings, "method": "ditto"}), {})) == steps
+        assert count_fedavg_gradients(make_plan(configure({**settings, "method": "ditto"}), {})) == steps
+
+
+def test_the_budget_is_counted_without_looking_at_data(monkeypatch):
+    plan = make_plan(configure({**SMALL, "method": "fedavg"}), {})
+    monkeypatch.setattr(Client, "take", lambda *_: pytest.fail("samples were gathered"))
+    assert count_fedavg_gradients(plan) > 0
 
 
 def test_the_baseline_can_be_chosen(finished):
@@ -335,3 +364,14 @@ def test_folder_names():
     assert len(slug("x" * 500)) < 120
     similar = ["finetune(ditto(epochs=2))", "finetune(ditto, epochs=2)", "a(b=[1])", "a(b=-1)", "a(b=1)", "a(b(c=1))"]
     assert len({slug(each) for each in similar}) == len(similar)
+
+
+def test_the_shared_models_have_a_table_that_shows_who_has_none():
+    settings = {"clients": 4, "rounds": 1, "model": "linear", "eval_global": True, "engine": "loop"}
+    board = idiolect.compare("ditto, local", "digits", seeds=1, **settings)
+    ditto = idiolect.run("ditto", "digits", **settings)
+    assert board["ditto"].shared.mean == ditto.summary["global"]["selected"]["weighted"]
+    assert board["local"].shared is None
+    table = str(board).partition("The shared model itself")[2]
+    assert "| local | none | none |" in table
+    assert board.as_dict()["methods"][-1].keys() >= {"shared", "unseen"}

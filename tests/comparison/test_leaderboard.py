@@ -18,22 +18,29 @@ from idiolect.comparison.tables import (
 )
 
 
-def summary(score, metric="accuracy", direction="higher", steps=100, point="view", refused=0):
+def summary(score, metric="accuracy", direction="higher", gradients=100, point="personal", refused=0):
+    counts = {"scored": 4, "undefined": 0, "clients": 4}
+
     def block(value):
-        return {"weighted": value, "mean": value, "std": 0.1, "worst": 0.2, "bottom_decile": 0.3, "round": 5}
+        return {"weighted": value, "mean": value, "std": 0.1, "worst": 0.2, "bottom_decile": 0.3, "round": 5} | counts
 
     return {
         "metric": metric,
         "direction": direction,
         "point": point,
+        "selection": "sample-weighted validation",
+        "headline": "weighted",
         metric: {"selected": block(score), "last": block(score - 0.01), "best": block(score + 0.01)},
         "bytes_up": 2_000_000,
         "bytes_down": 3_000_000,
         "bytes_eval": 0,
-        "steps": steps,
+        "steps": 100,
+        "gradients": gradients,
+        "passes": 0,
         "seconds": 4.0,
         "peak_memory_mb": 300.0,
         "refused": refused,
+        "refusals": {"not finite": refused} if refused else {},
     }
 
 
@@ -43,11 +50,12 @@ def comparison(runs, baseline="fedavg", metric="accuracy", direction="higher", s
         "metric": metric,
         "direction": direction,
         "selection": "sample-weighted validation",
+        "headline": "weighted",
         "baseline": baseline,
         "seeds": seeds,
         "data": "digits",
         "partition": {"name": "iid", "clients": 4, "hashes": {str(seed): f"hash{seed}" for seed in seeds}},
-        "fedavg_steps": 100,
+        "fedavg_gradients": 100,
         "rounds": 5,
         "participation": 0.5,
         "local_epochs": 1,
@@ -66,7 +74,7 @@ def texts(board):
 
 THREE = {
     "fedavg": {0: summary(0.50), 1: summary(0.60), 2: summary(0.70)},
-    "ditto": {0: summary(0.60, steps=200), 1: summary(0.71, steps=200), 2: summary(0.78, steps=200)},
+    "ditto": {0: summary(0.60, gradients=200), 1: summary(0.71, gradients=200), 2: summary(0.78, gradients=200)},
     "finetune(fedavg)": {0: summary(0.55, point="adapted"), 1: summary(0.6), 2: summary(0.74, refused=2)},
 }
 
@@ -95,22 +103,22 @@ def test_differences_are_paired_with_the_baseline():
 
 def test_costs_and_marks():
     board = comparison(THREE)
-    assert board["ditto"].relative_steps == 2.0
-    assert board["ditto"].needs_more_steps
-    assert not board["fedavg"].needs_more_steps
+    assert board["ditto"].relative_gradients == 2.0
+    assert board["ditto"].needs_more_gradients
+    assert not board["fedavg"].needs_more_gradients
     assert (board["ditto"].mb_up, board["ditto"].mb_down) == (2.0, 3.0)
     scores, costs = texts(board)
     assert "finetune(fedavg)†" in [row[0] for row in scores]
     assert [row[5] for row in costs if row[0] == "ditto"] == ["2.00*"]
     notes = "\n".join(footnotes(board))
-    assert "more local steps" in notes
-    assert "tuned a copy" in notes
+    assert "more gradients" in notes
+    assert "adapted a copy" in notes
     assert "2 uploads were left out" in notes
 
 
 def test_a_larger_budget_is_not_marked_for_round_off():
-    runs = {"fedavg": {0: summary(0.5)}, "other": {0: summary(0.5, steps=100.2)}}
-    assert not comparison(runs)["other"].needs_more_steps
+    runs = {"fedavg": {0: summary(0.5)}, "other": {0: summary(0.5, gradients=100.2)}}
+    assert not comparison(runs)["other"].needs_more_gradients
 
 
 def test_one_seed_shows_no_interval():
@@ -124,7 +132,7 @@ def test_one_seed_shows_no_interval():
 def test_one_method_has_costs_and_no_differences():
     costs = leaderboard_tables(comparison({"fedavg": THREE["fedavg"]}))[1]
     assert costs.title == "cost per run"
-    assert [column.head for column in costs.shorten().columns] == ["method", "MB up/down", "steps", "s"]
+    assert [column.head for column in costs.shorten().columns] == ["method", "MB up/down", "gradients", "s"]
 
 
 def test_the_protocol_is_stated():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from idiolect.comparison.statistics import holm, interval, paired
+from idiolect.comparison.statistics import compare_pairs, holm, interval
 
 SEEDS = np.random.default_rng(3)
 
@@ -36,28 +36,28 @@ def test_paired_is_that_of_scipy(n):
     a, b = SEEDS.normal(0.8, 0.02, n), SEEDS.normal(0.78, 0.02, n)
     expected = stats.ttest_rel(a, b)
     bounds = expected.confidence_interval(0.95)
-    found = paired(a, b)
-    assert found.difference == pytest.approx((a - b).mean())
-    assert (found.low, found.high) == pytest.approx((bounds.low, bounds.high))
-    assert found.p == pytest.approx(expected.pvalue)
+    result = compare_pairs(a, b)
+    assert result.difference == pytest.approx((a - b).mean())
+    assert (result.low, result.high) == pytest.approx((bounds.low, bounds.high))
+    assert result.p == pytest.approx(expected.pvalue)
 
 
 def test_pairing_sees_what_separate_intervals_do_not():
     """Scores that vary a lot from seed to seed, and a difference that does not."""
     a, b = [0.60, 0.75, 0.90], [0.58, 0.735, 0.875]
     assert interval(a).half > 0.3
-    assert paired(a, b).p < 0.05
+    assert compare_pairs(a, b).p < 0.05
 
 
 def test_differences_that_do_not_vary():
-    assert paired([0.5, 0.6], [0.5, 0.6]) == (0.0, 0.0, 0.0, 1.0)
-    assert paired([3.0, 4.0], [2.0, 3.0]) == (1.0, 1.0, 1.0, 0.0)
+    assert compare_pairs([0.5, 0.6], [0.5, 0.6]) == (0.0, 0.0, 0.0, 1.0)
+    assert compare_pairs([3.0, 4.0], [2.0, 3.0]) == (1.0, 1.0, 1.0, 0.0)
 
 
 def test_one_pair_has_a_difference_and_no_test():
-    found = paired([0.75], [0.5])
-    assert found.difference == 0.25
-    assert all(map(math.isnan, found[1:]))
+    result = compare_pairs([0.75], [0.5])
+    assert result.difference == 0.25
+    assert all(map(math.isnan, result[1:]))
 
 
 def test_holm_by_hand():
@@ -72,7 +72,7 @@ def test_holm_keeps_the_order_and_stays_below_one():
 
 
 def test_holm_leaves_out_tests_that_were_not_made():
-    found = holm([0.02, math.nan, 0.04])
-    assert found[0] == pytest.approx(0.04)
-    assert math.isnan(found[1])
-    assert found[2] == pytest.approx(0.04)
+    result = holm([0.02, math.nan, 0.04])
+    assert result[0] == pytest.approx(0.04)
+    assert math.isnan(result[1])
+    assert result[2] == pytest.approx(0.04)

@@ -1,7 +1,8 @@
 """The contract itself: what wrappers pass on, what slots say and when, and that contexts cannot be changed."""
 
 import inspect
-from dataclasses import FrozenInstanceError, dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,10 +13,13 @@ from idiolect.contract import (
     Method,
     Phase,
     Refuses,
+    ServerContext,
     Slot,
+    Sums,
     Wrapper,
     methods,
     model_in,
+    predicts_its_own_way,
     private,
     scratch,
     shared,
@@ -37,6 +41,21 @@ def public(cls: type) -> set[str]:
 
 
 # -- wrappers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "one_model", "own_way"),
+    [
+        ("fedavg", True, False),
+        ("finetune(fedavg)", True, False),
+        ("finetune(ditto)", False, False),
+        ("finetune(fedrod)", False, True),
+        ("flayer(fedavg)", False, False),
+    ],
+)
+def test_a_wrapper_has_one_model_and_predicts_as_its_inner_method_unless_it_changes_that(method, one_model, own_way):
+    built = methods.build(method)
+    assert (built.one_model, predicts_its_own_way(built)) == (one_model, own_way)
 
 
 def test_a_wrapper_passes_every_function_on_but_step():
@@ -207,3 +226,29 @@ def test_private_names_are_the_methods_and_those_of_the_runs_policy():
     head = {"5.weight", "5.bias"}
     statistics = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
     assert list(names.values()) == [head, head | statistics, head | {"1.weight", "1.bias"}]
+
+
+# -- how much there is to read -----------------------------------------------------------------------------
+
+
+def count_names() -> dict[str, int]:
+    """What an author meets by name, kind by kind: what a method may override or say, and fields of what it gets and
+    gives. Records of facts (`about`, `needs`, `refuses`, `training`) count as one each."""
+    said = {name for name in Method.__annotations__ if not name.startswith("_")}
+    contexts = {field.name for cls in (ClientContext, ServerContext) for field in fields(cls)}
+    return {
+        "functions": len(public(Method) - said),
+        "attributes": len(said),
+        "fields of phases": len(fields(Phase)),
+        "fields of contexts": len(contexts),
+        "fields of slots": len(fields(Slot)),
+        "sums": len([field for field in fields(Sums) if not field.name.startswith("_")]) + len({"mean"}),
+    }
+
+
+def test_the_design_says_how_many_names_the_contract_has():
+    counts = count_names()
+    sentence = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    print(sum(counts.values()), sentence)
+    text = " ".join((Path(__file__).parents[2] / "docs" / "design.md").read_text().split())
+    assert f"{sum(counts.values())} names: {sentence}" in text

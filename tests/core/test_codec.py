@@ -1,5 +1,7 @@
 """Messages survive the wire; what is no message is refused."""
 
+import json
+
 import pytest
 import torch
 from hypothesis import given
@@ -78,3 +80,51 @@ def test_an_impossible_shape_allocates_nothing():
     length = int.from_bytes(data[4:12], "little") + 9
     with pytest.raises(InputError):
         codec.decode(data[:4] + length.to_bytes(8, "little") + data[12:])
+
+
+def rewrite_header(data, change):
+    """The message with another header; the numbers stay."""
+    length = int.from_bytes(data[4:12], "little")
+    header = json.loads(data[12 : 12 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    return data[:4] + len(text).to_bytes(8, "little") + text + data[12 + length :]
+
+
+SPARSE = codec.encode({"p": {"a": torch.arange(1000.0)}}, {"p": {"a": torch.arange(1000) < 3}})
+
+
+def test_the_header_is_read_without_memory_for_what_it_announces():
+    data = rewrite_header(SPARSE, lambda header: header["leaves"][0].__setitem__(3, [2**30]))
+    assert len(data) < 150
+    (leaf,) = codec.read_header(data)[1]
+    assert (leaf.shape, leaf.partial) == ((2**30,), True)
+
+
+@pytest.mark.parametrize("indices", [(-1, 1, 2), (2, 1, 3), (1, 1, 2), (0, 1, 1000), (0, 2**31 - 1, 5)])
+def test_indices_that_are_negative_repeated_unordered_or_outside_are_refused(indices):
+    numbers = torch.tensor(indices, dtype=torch.int32).numpy().tobytes()
+    with pytest.raises(InputError, match="indices must grow and lie within the leaf"):
+        codec.decode(SPARSE[:-24] + numbers + SPARSE[-12:])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header["leaves"].append([*header["leaves"][0][:5], 0]),
+        lambda header: header["leaves"][0].__setitem__(0, "diary"),
+        lambda header: header["leaves"][0].__setitem__(1, 5),
+        lambda header: header["leaves"][0].__setitem__(2, "complex64"),
+        lambda header: header["leaves"][0].__setitem__(2, "bool"),
+        lambda header: header["leaves"][0].__setitem__(3, ["1000"]),
+        lambda header: header["leaves"][0].__setitem__(3, [-1000, -1]),
+        lambda header: header["leaves"][0].__setitem__(3, [True, 1000]),
+        lambda header: header["leaves"][0].__setitem__(4, "pickle"),
+        lambda header: header["leaves"][0].__setitem__(5, 1.5),
+        lambda header: header.__setitem__("slots", "p"),
+        lambda header: header.__setitem__("leaves", 5),
+    ],
+)
+def test_a_header_that_contradicts_itself_is_refused(change):
+    with pytest.raises(InputError, match="not a message of slots"):
+        codec.decode(rewrite_header(SPARSE, change))

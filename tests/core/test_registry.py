@@ -24,6 +24,13 @@ def test_names_options_and_what_is_wrapped():
     assert methods.build("finetune") == FineTune()
 
 
+@pytest.mark.parametrize("word", ["none", "None", "null"])
+def test_nothing_is_written_as_help_and_errors_call_it(word):
+    assert methods.build(f"flayer(lr_max_mult={word})").lr_max_mult is None
+    with pytest.raises(OptionError, match="must be a number"):
+        methods.build(f"fedprox(mu={word})")
+
+
 def test_case_hyphens_and_underscores_do_not_matter():
     assert methods.build("Fed-Prox") == FedProx()
 
@@ -167,3 +174,39 @@ def test_any_text_survives(word, perhaps, words):
 
 def test_small_numbers_in_lists_are_numbers():
     assert value("[1e-05, 2]") == [1e-05, 2]
+
+
+OWN_FILE = """
+from dataclasses import dataclass
+from idiolect.contract import Method, option, register
+
+{decorator}
+@dataclass(frozen=True)
+class Mine(Method):
+    lam: float = option(0.0)
+    identities = {{"mine(lam=1)": "fedavg"}}
+"""
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path):
+    path = tmp_path / "taken.py"
+    path.write_text(OWN_FILE.format(decorator='@register("ditto")'))
+    with pytest.raises(InputError, match=r"there is a method 'ditto' already, in idiolect\.methods\.ditto; register"):
+        methods.get(f"{path}:Mine")
+    assert methods.get("ditto") is Ditto
+
+
+def test_what_a_file_lacks_is_said(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN_FILE.format(decorator=""))
+    with pytest.raises(UnknownNameError, match=r"which class of that file\? Write .*own.py:Class"):
+        methods.get(str(path))
+    with pytest.raises(UnknownNameError, match=r"has no class 'mine' that is a method\. Did you mean Mine"):
+        methods.get(f"{path}:mine")
+
+
+def test_an_expression_may_be_built_of_another_class(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN_FILE.format(decorator=""))
+    own = methods.get(f"{path}:Mine")
+    assert methods.build("mine(lam=2)", own) == own(lam=2.0)

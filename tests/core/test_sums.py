@@ -76,7 +76,7 @@ def test_the_mean_is_that_of_a_plain_loop(sent, missing):
 def test_the_sums_of_two_groups_add_up_to_those_of_all(sent, cut, missing):
     cut = min(cut, len(sent) - 1)
     parts, whole = Sums.of(sent[:cut], missing) + Sums.of(sent[cut:], missing), Sums.of(sent, missing)
-    assert (parts.count, parts.dtypes, parts.missing) == (whole.count, whole.dtypes, missing)
+    assert (parts.count, parts._dtypes, parts._missing) == (whole.count, whole._dtypes, missing)
     assert parts.everybody == pytest.approx(whole.everybody)
     torch.testing.assert_close(parts.total, whole.total)
     torch.testing.assert_close(parts.mean(values_before()), whole.mean(values_before()))

@@ -20,9 +20,12 @@ from idiolect.engines.choice import calibrate
 from idiolect.engines.client_evaluation import evaluate, evaluate_group
 from idiolect.engines.shared_memory import Arena
 from idiolect.engines.slots import first_server
-from idiolect.engines.stacking import grouped, is_plain, train_stack, why_not_stackable
-from idiolect.kernels.dense import dense_layers, dense_of
+from idiolect.engines.stackability import why_not_stackable
+from idiolect.engines.stacking import group_clients, is_plain, train_stack
+from idiolect.kernels.dense import dense_layers, find_dense
 from idiolect.models import build
+from idiolect.models.text import LstmModule
+from idiolect.task.metrics import Metric
 from idiolect.task.optimizers import SGD, Adam
 from idiolect.task.task import Task
 from idiolect.testing import play, require_equal, tiny_plan
@@ -75,9 +78,9 @@ def test_several_rounds_through_shared_memory_agree():
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "fedrep(head_epochs=1)", "local", "fedprox", "flayer", "lgmix"])
 def test_gradients_of_dense_networks_written_out_equal_the_traced_ones(method, optimizer, monkeypatch):
     plan = tiny_plan(method, rounds=1, optimizer=optimizer)
-    assert dense_of(plan.tasks[0]) is not None
+    assert find_dense(plan.tasks[0]) is not None
     written = play(plan, lambda plan: Workers(plan, 1, chunk=5))
-    monkeypatch.setattr("idiolect.engines.stacking.dense_of", lambda task: None)
+    monkeypatch.setattr("idiolect.engines.stacking.find_dense", lambda task: None)
     traced = play(tiny_plan(method, rounds=1, optimizer=optimizer), lambda plan: Workers(plan, 1, chunk=5))
     require_equal(written, traced, "written out", 1e-4)
 
@@ -115,23 +118,15 @@ def test_only_chains_of_linear_layers_and_relus_are_written_out():
 
 def test_clients_of_all_sizes_share_a_stack_but_not_where_padding_would_show():
     plan = tiny_plan("fedavg")
-    assert [len(group) for group in grouped(plan, 0, dict.fromkeys(range(5)), Download({}))] == [5]
+    assert [len(group) for group in group_clients(plan, 0, dict.fromkeys(range(5)), Download({}))] == [5]
     normed = tiny_plan("fedavg", norm=True)
-    assert [len(group) for group in grouped(normed, 0, dict.fromkeys(range(5)), Download({}))] == [1] * 5
+    assert [len(group) for group in group_clients(normed, 0, dict.fromkeys(range(5)), Download({}))] == [1] * 5
 
 
 def test_what_cannot_be_traced_says_so_and_runs_on_workers(caplog):
     x, y = torch.randint(0, 9, (12, 5)), torch.randint(0, 9, (12, 5))
-
-    class Characters(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.lstm, self.out = nn.Embedding(9, 4), nn.LSTM(4, 8, batch_first=True), nn.Linear(8, 9)
-
-        def forward(self, x):
-            return self.out(self.lstm(self.embed(x))[0])
-
-    result = run("fedavg", [(x, y), (x, y)], model=Characters(), rounds=1, engine="vector")
+    characters = LstmModule(vocabulary=9, embedding=4, width=8, layers=1, dense=[], classes=9, every=True)
+    result = run("fedavg", [(x, y), (x, y)], model=characters, rounds=1, engine="vector")
     assert result.complete
     assert "LSTM" in caplog.text
     dropout = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
@@ -164,9 +159,30 @@ def test_an_error_in_a_method_names_client_phase_and_step(engine):
         play(plan, engines.build(engine).make)
     text = str(caught.value) + "".join(getattr(caught.value, "__notes__", ()))
     assert "broken" in text
-    if engine != "vector":
-        assert "client c" in text
-        assert "phase train" in text
+    assert "client c" in text
+    assert "phase train" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"), [({}, "evaluation"), ({"after_local": True}, "evaluation after training")]
+)
+@pytest.mark.parametrize("engine", ["loop", "workers(count=1)", "vector(count=1)"])
+def test_an_error_in_a_metric_names_the_metric_and_the_client(engine, changes, where):
+    """The third client has one class only."""
+    plan = tiny_plan("fedavg", rounds=1, **changes)
+
+    def picky(outputs, y):
+        if len(y.unique()) == 1:
+            raise ValueError("only one class present")
+        return 0.5
+
+    plan.tasks[0].metrics = {"accuracy": plan.tasks[0].metrics["accuracy"], "picky": Metric(picky)}
+    with pytest.raises((ValueError, RuntimeError), match="only one class present") as caught:
+        play(plan, engines.build(engine).make)
+    text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    assert "while computing picky" in text
+    assert f"client c2 (2), round 1, {where}\n" in f"{text}\n"
+    assert "phase" not in text
 
 
 def test_auto_keeps_short_runs_with_the_loop_and_measures_long_ones(monkeypatch):

@@ -15,14 +15,6 @@ from idiolect.testing import CHECKS, check_method, play, tiny_plan
 PROXHEAD = f"{Path(__file__).parents[2] / 'examples' / 'own_method.py'}:ProxHead"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _the_registry_stays_as_it_was():
-    known = dict(methods._classes)
-    methods._classes = {**known, "proxhead": methods.get(PROXHEAD)}
-    yield
-    methods._classes = known
-
-
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_contract_holds(check):
     check_method(PROXHEAD, [check])

@@ -30,8 +30,9 @@ def own(service, at=None):
 
 def test_it_sends_the_declared_upload_and_nothing_else(plan):
     reply = ClientService(plan, 0).handle(make_request(plan))
-    assert set(reply.fields) == {"client", "kind", "round", "loss", "steps", "samples", "scores", "fresh"}
-    assert set(reply.slots()[0]) <= set(sent_names(plan.method))
+    counts = {"steps", "samples", "gradients", "passes"}
+    assert set(reply.fields) == {"client", "kind", "round", "loss", *counts, "scores", "state", "proof"}
+    assert set(codec.decode(reply.payloads["upload"])[0]) <= set(sent_names(plan.method))
 
 
 def test_it_says_who_it_is_with_the_same_key_after_a_restart(plan, tmp_path):

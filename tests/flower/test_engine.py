@@ -1,7 +1,9 @@
 """Rounds with real clients equal those of the simulation, and no client can stop or spoil a round."""
 
+import contextlib
 import json
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +14,7 @@ import torch
 from idiolect.core import codec
 from idiolect.core.errors import IdiolectError
 from idiolect.flower.loopback import LoopbackEngine, LoopbackTransport
-from idiolect.flower.messages import Message
+from idiolect.flower.messages import Message, sign
 from idiolect.flower.settings import Deployment
 from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
@@ -34,11 +36,11 @@ def assert_states(found, expected):
         assert state is None or same(found[index], state), index
 
 
-def test_scores_right_after_local_training_come_along():
-    plan = tiny_plan("ditto", participation=0.6, after_local=True)
+def test_scores_right_after_local_training_and_of_the_shared_model_come_along():
+    plan = tiny_plan("ditto", participation=0.6, after_local=True, eval_global=True)
     engine = LoopbackEngine(plan)
     rows = play(engine.plan, lambda _: engine).rows
-    assert {row[3] for row in rows} >= {"view", "after_local"}
+    assert {row[3] for row in rows} >= {"personal", "after_local", "global"}
     assert rows == play(plan).rows
 
 
@@ -64,6 +66,9 @@ class Misbehaving(LoopbackTransport):
         for node, request in requests.items():
             if node == 100 + BAD and request.fields["kind"] == "train":
                 changed = self.change(self._replies.pop(message_ids[node]))
+                if isinstance(changed, Message) and "problem" not in changed.fields:
+                    with contextlib.suppress(ValueError):  # a message that cannot be signed is sent as it is
+                        changed = sign(changed, self.services[node].key)
                 if changed is not None:
                     self._replies[message_ids[node]] = changed
         return message_ids
@@ -75,7 +80,7 @@ def with_fields(**values):
 
 def with_slots(change):
     def change_reply(reply):
-        slots, masks = reply.slots()
+        slots, masks = codec.decode(reply.payloads["upload"])
         return replace(reply, payloads={"upload": codec.encode(change(slots), masks)})
 
     return change_reply
@@ -113,14 +118,24 @@ FAULTS = {
     "scores of another form": (with_fields(scores="[[1, 2]]"), "[1, 2] is not a score"),
     "scores that cannot be read": (with_fields(scores="[["), "the field scores is not valid JSON"),
     "scores that cannot be stored": (
-        with_fields(scores=json.dumps([["view", "test", "\ud800", 0.5, 3]])),
-        "is impossible; names must be printable",
+        with_fields(scores=json.dumps([["personal", "test", "\ud800", 0.5, 3]])),
+        "which nobody asked for",
     ),
     "scores of too many samples": (
-        with_fields(scores=f'[["view", "test", "loss", 0.5, {10**30}]]'),
-        "is impossible; names must be printable",
+        with_fields(scores=f'[["personal", "test", "loss", 0.5, {10**30}]]'),
+        "which nobody asked for",
     ),
-    "a log line of its own": (with_fields(problem="no\n2026 INFO complete"), "client 1: no 2026 INFO complete"),
+    "a number for its scores": (with_fields(scores="5"), "5 is not a list of scores"),
+    "steps without end": (with_fields(steps=2**70), "steps must lie between 0 and"),
+    "numbers of 5000 digits": (with_fields(steps=10**5000), "it is not signed with the key"),
+    "numbers of 400 digits": (with_fields(steps=10**400), "it cannot be read (OverflowError)"),
+    "finite, but out of all proportion": (with_params_times(3e37), "params has a norm of"),
+    "more samples than it has": (
+        with_slots(lambda slots: {**slots, "weight": {"samples": torch.tensor(2.0**39)}}),
+        "it counts for 5.49756e+11 samples",
+    ),
+    "a state that was never accepted": (with_fields(state=5), "which was never accepted"),
+    "a log line of its own": (with_fields(problem="no\n2026 INFO complete"), r"client 1: no\n2026 INFO complete"),
     "too much": (
         lambda reply: replace(reply, payloads={"upload": bytes(3_000_000)}),
         "it has 3.0 MB, more than max_message_mb=2",
@@ -139,8 +154,29 @@ def test_a_round_goes_on_without_a_client_that_misbehaves(fault, caplog):
     RoundLoop(engine.plan, engine, store).run()
     assert reason in caplog.text
     assert store.clients([BAD])[BAD] is None, "what it sent was not accepted"
+    silent = fault in ("silence", "a crash")
+    assert store.facts.refused == (0 if silent else 2), "every refusal is counted"
     assert store.clients([0])[0] is not None
     assert all(bool(torch.isfinite(leaf).all()) for leaf in store.server()["params"].values())
+
+
+@pytest.mark.parametrize("proof", ["", "forged", "\ud800", 5, None])
+def test_a_reply_with_any_other_signature_is_refused(proof, caplog):
+    class Forged(LoopbackTransport):
+        def send(self, requests):
+            message_ids = super().send(requests)
+            for node, request in requests.items():
+                if node == 100 + BAD and request.fields["kind"] == "train":
+                    reply = self._replies[message_ids[node]]
+                    fields = {name: value for name, value in reply.fields.items() if name != "proof"}
+                    fields |= {} if proof is None else {"proof": proof}
+                    self._replies[message_ids[node]] = replace(reply, fields=fields)
+            return message_ids
+
+    engine, store = LoopbackEngine(tiny_plan("fedavg", rounds=1), LENIENT, Forged), Store(None)
+    RoundLoop(engine.plan, engine, store).run()
+    assert "it is not signed with the key that the client had when it joined" in caplog.text
+    assert store.facts.refused == 1
 
 
 def test_a_client_that_was_refused_is_welcome_again_from_the_state_it_had(caplog):
@@ -186,7 +222,7 @@ def test_a_client_that_comes_back_after_ten_rounds_goes_on_from_its_state(caplog
     RoundLoop(engine.plan, engine, store).run(watch)
     assert seen == [(0, None), (1, 0), (12, 1)]
     assert caplog.text.count("no update from client 1") == 10
-    scored = {row[0] for row in store.rows() if row[1] == BAD and row[3] == "view"}
+    scored = {row[0] for row in store.rows() if row[1] == BAD and row[3] == "personal"}
     assert scored == {0, 1, 12}
 
 
@@ -252,14 +288,39 @@ class Dying:
 
 
 def test_a_client_without_its_state_starts_anew_and_the_log_says_so(tmp_path, caplog):
-    plan = tiny_plan("ditto", rounds=2)
-    engine, store = LoopbackEngine(plan), Store(None)
+    plan = tiny_plan("ditto", rounds=3)
+    engine, store = LoopbackEngine(plan, LENIENT), Store(None)
 
     def watch(progress):
-        engine.services[BAD].states = Store(None)
+        if progress.round == 0:
+            engine.services[BAD].states = Store(None)
 
     RoundLoop(engine.plan, engine, store).run(watch)
-    assert "client 1 has lost its state and started anew" in caplog.text
+    assert "it is not signed with the key that the client had when it joined" in caplog.text
+    assert "round 3: client 1 has lost its state and started anew" in caplog.text
+    assert int(store.clients([BAD])[BAD]["receipt"]["round"]) == 2
+
+
+@pytest.mark.parametrize("old_state", ["accept", "refuse"])
+def test_a_client_that_was_restored_from_a_backup_is_noticed(old_state, tmp_path, caplog):
+    plan = tiny_plan("ditto", rounds=4)
+    deployment = replace(LENIENT, old_state=old_state)
+    engine, store = LoopbackEngine(plan, deployment, folder=tmp_path / "clients"), Store(None)
+    service = engine.services[BAD]
+
+    def watch(progress):
+        if progress.round == 0:
+            service.states.close()
+            shutil.copy(tmp_path / "clients" / "1" / "state.sqlite", tmp_path / "backup")
+            service.states = Store(tmp_path / "clients" / "1" / "state.sqlite")
+        if progress.round == 2:
+            service.states.close()
+            shutil.copy(tmp_path / "backup", tmp_path / "clients" / "1" / "state.sqlite")
+            service.states = Store(tmp_path / "clients" / "1" / "state.sqlite")
+
+    RoundLoop(engine.plan, engine, store).run(watch)
+    assert "it went on from its state of round 1, but round 3 was accepted last" in caplog.text
+    assert int(store.clients([BAD])[BAD]["receipt"]["round"]) == (3 if old_state == "accept" else 2)
 
 
 def test_logs_are_quiet_when_all_is_well(caplog):

@@ -10,6 +10,7 @@ from idiolect.flower.settings import Deployment
 from idiolect.runs.store import Store
 from idiolect.testing import tiny_plan
 
+DATA = '{"classes": 3, "words": null, "x": [[4], "float32"], "y": [[], "int64"]}'
 QUICK = Deployment(quorum=0.5, timeout=0.05)
 
 
@@ -33,7 +34,17 @@ class Claims:
 
 
 def claim(client, key="k", **more):
-    return {"client": client, "key": key, "name": f"c{client}", "samples": 4, "data": "{}", "weights": "w", **more}
+    return {
+        "client": client,
+        "key": key,
+        "name": f"c{client}",
+        "samples": 4,
+        "val": 2,
+        "test": 2,
+        "data": DATA,
+        "weights": "w",
+        **more,
+    }
 
 
 def admit(transport, store=None, weights=None):
@@ -52,8 +63,21 @@ def test_nodes_become_clients():
     [
         (claim(3), "it claims to be client 3, but the clients are 0 to 2"),
         (claim("0"), "the field client must be of type int, but is '0'"),
+        (claim(True), "the field client must be of type int, but is True"),
+        (claim(0, samples=True), "the field samples must be of type int, but is True"),
+        (claim(0, samples=4.0), "the field samples must be of type int, but is 4.0"),
+        (claim(0, samples=float("nan")), "the field samples must be of type int, but is nan"),
+        (claim(0, test="2"), "the field test must be of type int, but is '2'"),
+        (claim(0, samples=2**39), "client 0 has 549755813888 training samples; 1 to"),
         (claim(0, samples=0), "client 0 has 0 training samples; 1 to"),
         (claim(0, weights="other"), "the initial weights of client 0 differ from the server's"),
+        (claim(0, val=-1), "client 0 has an impossible number of validation or test samples"),
+        (claim(0, data="{}"), "a client's description of its data cannot be used"),
+        (claim(0, data=DATA.replace("[4]", "[99999999999]")), "a client's description of its data cannot be used"),
+        (claim(0, data=DATA.replace("float32", "load")), "a client's description of its data cannot be used"),
+        (claim(0, data=DATA.replace("3", "3000000000")), "a client's description of its data cannot be used"),
+        (claim(0, data="[" * 9000), "a client's description of its data cannot be used"),
+        (claim(0, name="x" * 20_000), "it says too much"),
         ({"client": 0}, "the field key must be of type str, but is None"),
         ({"client": 0, "problem": "no data here"}, "no data here"),
         ("it crashed", "it crashed"),
@@ -126,3 +150,10 @@ def test_a_client_that_joins_late_takes_part():
     assert 1 not in engine.membership.refresh()
     engine.membership.transport.late = False
     assert engine.membership.refresh()[1] == 101
+
+
+def test_sample_counts_are_fixed_at_joining(caplog):
+    store = Store(None)
+    admit(Claims(n7=claim(0)), store)
+    assert admit(Claims(n7=claim(0, samples=10**8)), store) == {}
+    assert "sample counts are fixed at joining" in caplog.text

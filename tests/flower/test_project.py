@@ -20,7 +20,7 @@ def own_data(client):
 def test_the_settings_of_the_run_and_of_the_deployment_are_separated():
     config, deployment = read_settings({**SETTINGS, "split": "[0.5, 0.25, 0.25]", "quorum": 0.9, "model": ""})
     assert (config.clients, config.split, config.model) == (3, (0.5, 0.25, 0.25), None)
-    assert [deployment.needed(n) for n in (1, 2, 10)] == [1, 2, 9]
+    assert [deployment.count_needed(n) for n in (1, 2, 10)] == [1, 2, 9]
 
 
 @pytest.mark.parametrize(

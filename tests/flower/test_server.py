@@ -56,7 +56,7 @@ def test_a_client_exports_the_model_that_the_simulation_would_give(tmp_path):
     here = load_personal_model(tmp_path / "1")
     config = read_settings(SETTINGS)[0].as_dict()
     there = personal_of(idiolect.run(**config | {"engine": "loop"}), 1)
-    assert all((leaf == there.view["params"][name]).all() for name, leaf in here.view["params"].items())
+    assert all((leaf == there.personal["params"][name]).all() for name, leaf in here.personal["params"].items())
     assert here.scores == there.scores
     assert here.facts["round"] == there.facts["round"]
 

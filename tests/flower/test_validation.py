@@ -1,20 +1,17 @@
 """What the server accepts of a client: each check names what is wrong."""
 
-import json
-
 import pytest
 import torch
 
+from idiolect.core import codec
 from idiolect.core.errors import InputError
 from idiolect.engines.client_round import train
 from idiolect.engines.slots import first_server
-from idiolect.flower.messages import Message
+from idiolect.flower.messages import Message, sign
 from idiolect.flower.validation import (
     UploadValidator,
     check_reply,
     one_line,
-    read_scores,
-    read_training,
     require_success,
 )
 from idiolect.testing import tiny_plan
@@ -38,8 +35,13 @@ def slots(plan, download):
     return dict(train(plan, 1, 0, None, download.of(1)).upload.slots)
 
 
+def check(plan, download, slots, samples=None):
+    samples = int(plan.context(1, 0).samples) if samples is None else samples
+    return UploadValidator(plan, 0, download).read(1, Message({}, {"upload": codec.encode(slots)}), samples)
+
+
 def test_a_real_upload_is_accepted(plan, download, slots):
-    UploadValidator(plan, 0, download).check(1, slots)
+    check(plan, download, slots)
 
 
 def test_an_upload_that_does_not_match_says_what_is_unexpected_and_what_is_missing(plan, download, slots):
@@ -49,12 +51,12 @@ def test_an_upload_that_does_not_match_says_what_is_unexpected_and_what_is_missi
         r"missing params 0\.weight \[\d+, 4\] torch\.float32$"
     )
     with pytest.raises(InputError, match=message):
-        UploadValidator(plan, 0, download).check(1, slots)
+        check(plan, download, slots)
 
 
 def test_a_slot_that_is_not_declared_is_refused(plan, download, slots):
     with pytest.raises(InputError, match="it uploads diary, which the method does not declare"):
-        UploadValidator(plan, 0, download).check(1, {**slots, "diary": {"page": torch.ones(1)}})
+        check(plan, download, {**slots, "diary": {"page": torch.ones(1)}})
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_a_slot_that_is_not_declared_is_refused(plan, download, slots):
 )
 def test_a_reply_must_belong_to_its_request(reply, problem):
     with pytest.raises(InputError, match=problem):
-        check_reply(REQUEST, reply, max_mb=1.0)
+        check_reply(REQUEST, reply if "problem" in reply.fields else sign(reply, "key"), max_mb=1.0, key="key")
 
 
 def test_an_error_of_the_transport_is_raised_as_it_is():
@@ -83,26 +85,39 @@ def test_an_error_of_the_transport_is_raised_as_it_is():
         require_success("the node is gone")
 
 
-@pytest.mark.parametrize("report", [{"steps": -1}, {"samples": -1}, {"loss": float("inf")}])
-def test_impossible_training_is_refused(report):
-    with pytest.raises(InputError, match="are impossible; steps and samples must not be negative"):
-        read_training(Message({"loss": 0.5, "steps": 1, "samples": 4, **report}))
+def test_a_reply_under_a_new_head_is_refused():
+    reply = sign(Message({"kind": "train", "client": 1, "round": 2, "nonce": "a"}, {"upload": b"old"}), "key")
+    request = Message({"kind": "train", "client": 1, "round": 3, "nonce": "b"})
+    new_head = Message({**reply.fields, "round": 3, "nonce": "b"}, reply.payloads)
+    with pytest.raises(InputError, match="it is not signed with the key that the client had when it joined"):
+        check_reply(request, new_head, max_mb=1.0, key="key")
+    with pytest.raises(InputError, match="it replies to an earlier request"):
+        check_reply(request, sign(Message({**reply.fields, "round": 3}), "key"), max_mb=1.0, key="key")
 
 
-@pytest.mark.parametrize(
-    "score",
-    [
-        ["view", "test", "loss", float("inf"), 3],
-        ["view", "test", "loss", 0.5, -1],
-        ["view", "test", "loss\n", 0.5, 3],
-        ["view", "test", "l" * 101, 0.5, 3],
-    ],
-)
-def test_scores_that_cannot_be_stored_are_refused(score):
-    with pytest.raises(InputError, match="is impossible; names must be printable and numbers finite"):
-        read_scores(Message({"scores": json.dumps([score])}))
+def test_the_head_counts_as_well():
+    with pytest.raises(InputError, match=r"it has 2\.0 MB, more than max_message_mb=1"):
+        check_reply(REQUEST, Message({"client": 1, "scores": "x" * 2_000_000}), max_mb=1.0, key="key")
+
+
+def test_an_upload_counts_for_the_samples_that_the_client_joined_with(plan, download, slots):
+    with pytest.raises(InputError, match=r"it counts for .* samples, but had 5 when it joined"):
+        check(plan, download, slots, samples=5)
+
+
+def test_a_shape_is_refused_before_memory_is_taken_for_it(plan, download, slots, monkeypatch):
+    huge = codec.encode({"params": {"0.weight": torch.zeros(1000)}}, {"params": {"0.weight": torch.arange(1000) < 1}})
+    reply = Message({}, {"upload": huge})
+    monkeypatch.setattr(codec, "decode", lambda data: pytest.fail("it was decoded"))
+    with pytest.raises(InputError, match="does not match the method"):
+        UploadValidator(plan, 0, download).read(1, reply, 5)
+
+
+def test_only_an_upload_is_asked_for(plan, download):
+    with pytest.raises(InputError, match="but only an upload was asked for"):
+        UploadValidator(plan, 0, download).read(1, Message({}, {"upload": b"", "more": b""}), 5)
 
 
 def test_a_text_of_a_client_stays_one_short_line():
-    assert one_line("a\nb\x1b[2J") == "a b [2J"
-    assert len(one_line("x" * 10_000)) == 300
+    assert one_line("a\nb\x1b[2J") == r"a\nb\x1b[2J"
+    assert len(one_line("x" * 10_000)) == len(one_line("\n" * 10_000)) == 300

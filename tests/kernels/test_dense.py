@@ -6,7 +6,7 @@ from torch import nn
 
 from idiolect import Batch, Task
 from idiolect.contract.gradients import Autograd
-from idiolect.kernels import dense_of
+from idiolect.kernels import find_dense
 from idiolect.kernels.dense import Dense, dense_layers
 
 NETWORKS = {
@@ -31,7 +31,7 @@ def make(name, samples, kind="compiled"):
     task = Task(module, (batch.x[:2], batch.y[:2]), classes=classes)
     if kind == "compiled":
         pytest.importorskip("numba")
-        return task, dense_of(task), batch
+        return task, find_dense(task), batch
     return task, Dense(dense_layers(task)), batch
 
 
@@ -80,20 +80,14 @@ def test_compiled_steps_are_those_of_pytorch(part):
     assert ends[0]["log"]["samples"].tolist() == [39.0, 39.0, 15.0, 0.0]
 
 
-@pytest.fixture(params=["public", "private"])
-def functions(request, monkeypatch):
-    """Both ways from one traced client to all: by PyTorch's public functions, and by private ones."""
-    if request.param == "public":
-        monkeypatch.setattr("idiolect.kernels.stack_call.functorch", None)
-
-
-@pytest.mark.usefixtures("functions")
 def test_clients_that_are_traced_as_one_are_computed_together(monkeypatch):
     dense_compiled = pytest.importorskip("idiolect.kernels.dense_compiled", reason="numba is not installed")
     task, dense, batch = make("two layers", 8)
-    calls, compute = [], dense_compiled.compute_gradients
+    calls, compute = [], dense_compiled.gradients_of_stack
     monkeypatch.setattr(
-        dense_compiled, "compute_gradients", lambda *args: calls.append(len(args[-1])) or compute(*args)
+        dense_compiled,
+        "gradients_of_stack",
+        lambda leaves, *args: calls.append(len(leaves[0])) or compute(leaves, *args),
     )
     stacks = {name: torch.stack([leaf, 2 * leaf, -leaf]) for name, leaf in task.net.params.items()}
     together = torch.func.vmap(lambda params: dense.grad("params", params, batch, None).tree)(stacks)
@@ -126,10 +120,9 @@ def test_without_numba_and_in_double_precision_it_is_pytorch(monkeypatch):
     double_grad = dense.grad("params", double, batch._replace(x=batch.x.double(), weight=batch.weight.double()), None)
     assert double_grad.tree["1.weight"].dtype == torch.float64
     monkeypatch.setitem(sys.modules, "idiolect.kernels.dense_compiled", None)
-    assert type(dense_of(task)) is Dense
+    assert type(find_dense(task)) is Dense
 
 
-@pytest.mark.usefixtures("functions")
 def test_gradients_can_be_differentiated_again_and_traced_twice():
     """Inside of other transforms of `torch.func`, PyTorch computes the gradient."""
     task, dense, batch = make("two layers", 8)

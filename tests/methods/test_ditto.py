@@ -3,14 +3,17 @@
 import torch
 
 from idiolect import Batch
+from idiolect.contract import Training, methods
 from idiolect.core import tree
+from idiolect.engines import Plan
 from idiolect.testing import play, tiny_plan
 from idiolect.testing.scalar import (
     context_of,
+    half_squared_error,
     personal_model,
     scalar,
+    scalar_federation,
     scalar_task,
-    start_training,
     train_client,
     with_log,
 )
@@ -43,11 +46,16 @@ def test_the_hand_worked_example():
     assert after["params"] is w
 
 
-def test_the_reference_is_the_received_model_not_the_trained_one():
-    plan = tiny_plan("ditto")
-    received = tree.map(lambda leaf: leaf + 5.0, plan.tasks[0].net.params)
-    _, work = start_training(plan, {"params": received, "buffers": {}})
-    assert all(torch.equal(work["ditto.anchor"][n], leaf) for n, leaf in received.items())
+def test_the_pull_is_towards_the_received_model_not_the_trained_one():
+    """One sample of loss (w - 4)^2 / 2, w^t = 2 and v = 1, rate 0.1: the shared model becomes 2 - 0.1 (2 - 4) = 2.2,
+    and the personal one 1 - 0.1 ((1 - 4) + (1 - 2)) = 1.4; towards the trained shared model it would become 1.42."""
+    x, y = torch.ones(1, 1), torch.full((1, 1), 4.0)
+    task, data = scalar_task(1.0, x, y, loss=half_squared_error), scalar_federation(4.0)
+    plan = Plan(methods.build("ditto(lam=1)"), (task,), data, 1, Training(lr=0.1, epochs=1, batch_size=1))
+    own = {"ditto.own": scalar(1.0), "ditto.own.buffers": {}}
+    outcome = train_client(plan, server={"params": scalar(2.0), "buffers": {}}, state=own)
+    assert torch.allclose(outcome.upload.slots["params"]["weight"], torch.tensor([[2.2]]))
+    assert torch.allclose(outcome.state["ditto.own"]["weight"], torch.tensor([[1.4]]))
 
 
 def test_a_client_that_never_trained_uses_the_global_model():

@@ -10,12 +10,12 @@ from idiolect import Batch, Task
 from idiolect.contract import Upload, methods
 from idiolect.contract.gradients import Autograd
 from idiolect.core import codec, tree
-from idiolect.core.errors import ComposeError, ModelError, OptionError
+from idiolect.core.errors import ModelError
 from idiolect.engines.client_round import train
 from idiolect.engines.phases import run_phases
 from idiolect.engines.slots import aggregate, first_client, first_server, gather
-from idiolect.methods.fedaf import FEATURES, IMAGES, LOGITS, SAMPLE, SOFT, sliced
-from idiolect.testing import check_method, play, tiny_plan
+from idiolect.methods.fedaf import FEATURES, IMAGES, LOGITS, SAMPLE, SOFT, sliced_distance
+from idiolect.testing import check_bad_options, check_method, check_wrappers_refused, play, tiny_plan
 
 SMALL = "fedaf(per_class=2, steps=3, image_lr=0.1)"
 
@@ -64,10 +64,10 @@ def test_the_hand_worked_example():
 def test_the_sliced_distance_sorts_what_it_projects():
     """{0, 2} and {3, 1} on a line; and in the plane, where each direction counts alike."""
     a, b = torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0], [1.0]])
-    assert sliced(a, b, torch.ones(1, 1)).item() == 1.0
+    assert sliced_distance(a, b, torch.ones(1, 1)).item() == 1.0
     plane = [torch.cat([each, torch.zeros(2, 1)], 1) for each in (a, b)]
-    assert sliced(*plane, torch.eye(2)).item() == 0.5
-    assert sliced(a, a.flip(0), torch.ones(1, 1)).item() == 0.0
+    assert sliced_distance(*plane, torch.eye(2)).item() == 0.5
+    assert sliced_distance(a, a.flip(0), torch.ones(1, 1)).item() == 0.0
 
 
 def test_the_means_are_those_of_the_data_under_the_mixed_and_the_received_model():
@@ -238,16 +238,12 @@ def test_the_defaults_act(option):
     assert any(not torch.equal(leaf, b[name]) for name, leaf in a.items())
 
 
-@pytest.mark.parametrize("bad", ["per_class=0", "steps=0", "mix=2", "align=-1", "match=-1", "server_lr=0"])
-def test_bad_options_are_named(bad):
-    with pytest.raises(OptionError, match=f"fedaf: {bad.split('=')[0]}="):
-        methods.build(f"fedaf({bad})")
+def test_bad_options_are_named():
+    check_bad_options("fedaf", "per_class=0", "steps=0", "mix=2", "align=-1", "match=-1", "server_lr=0")
 
 
-@pytest.mark.parametrize("wrapper", ["fedlag", "flayer"])
-def test_wrappers_that_need_a_federated_model_are_refused(wrapper):
-    with pytest.raises(ComposeError, match="condensed images"):
-        methods.build(f"{wrapper}(fedaf)")
+def test_wrappers_that_need_a_federated_model_are_refused():
+    check_wrappers_refused("fedaf", "condensed images")
 
 
 def test_tokens_and_several_networks_are_refused():

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Federation, Task, run
+from idiolect import Task, run
 from idiolect.contract import methods
 from idiolect.core.errors import ModelError, OptionError
-from idiolect.testing import check_method, play, tiny_plan, views
-from idiolect.testing.scalar import download_of, train_client
+from idiolect.testing import check_method, play, play_params, tiny_plan
+from idiolect.testing.scalar import Product, download_of, half_squared_error, scalar_federation, train_client
 
 OUTPUT, INPUT = {"4.weight", "4.bias"}, {"0.weight", "0.bias"}
 
@@ -18,7 +18,7 @@ OUTPUT, INPUT = {"4.weight", "4.bias"}, {"0.weight", "0.bias"}
     ("options", "own"), [("", OUTPUT), ("personal=input", INPUT), ("units=[2]", {"2.weight", "2.bias"})]
 )
 def test_the_personal_part_differs_and_the_rest_is_common(method, options, own):
-    found = views(tiny_plan(f"{method}({options})"))
+    found = play_params(tiny_plan(f"{method}({options})"))
     for name in found[0]:
         assert torch.equal(found[0][name], found[1][name]) == (name not in own)
 
@@ -59,17 +59,6 @@ def test_alternating_takes_twice_the_steps_of_together():
     assert steps == {"fedalt": 16, "fedsim": 8}
 
 
-class Product(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.u, self.v = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
-        nn.init.constant_(self.u.weight, 2.0)
-        nn.init.constant_(self.v.weight, 0.0)
-
-    def forward(self, x):
-        return self.v(self.u(x))
-
-
 @pytest.mark.parametrize(
     ("method", "u", "v"), [("fedalt", 2.012, 0.2), ("fedsim", 2.0, 0.2), ("fedalt(own_lr=0.2)", 2.008, 0.4)]
 )
@@ -77,12 +66,10 @@ def test_the_hand_worked_examples(method, u, v):
     """Loss (u v - 1)^2 / 2 at u = 2, v = 0, rate 0.1: v moves along -2 to 0.2. FedAlt's u then moves along
     (0.4 - 1) 0.2 = -0.12 to 2.012; FedSim's, at the old v, along 0. With rate 0.2 for v it moves to 0.4, and u then
     along (0.8 - 1) 0.4 = -0.08 to 2.008."""
-    one = (torch.ones(1, 1), torch.ones(1, 1))
-    data = Federation.from_clients([{"train": one, "val": one, "test": one}])
-    halved = lambda outputs, y: (outputs - y).pow(2).sum(1) / 2  # noqa: E731
-    model = run(method, data, model=Product(), loss=halved, rounds=1, lr=0.1, engine="loop").model(0)
-    assert model.u.weight.item() == pytest.approx(u)
-    assert model.v.weight.item() == pytest.approx(v)
+    options = {"loss": half_squared_error, "rounds": 1, "lr": 0.1, "engine": "loop"}
+    model = run(method, scalar_federation(1.0), model=Product(body=2.0, head=0.0), **options).model(0)
+    assert model.body.weight.item() == pytest.approx(u)
+    assert model.head.weight.item() == pytest.approx(v)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +84,8 @@ def test_the_hand_worked_examples(method, u, v):
     ],
 )
 def test_they_meet_the_methods_they_generalise_to_the_bit(method, other):
-    own, plain = views(tiny_plan(method)), views(tiny_plan(other))
-    assert all(torch.equal(leaf, plain[i][n]) for i, view in own.items() for n, leaf in view.items())
+    own, plain = play_params(tiny_plan(method)), play_params(tiny_plan(other))
+    assert all(torch.equal(leaf, plain[i][n]) for i, model in own.items() for n, leaf in model.items())
 
 
 def test_statistics_of_the_frozen_part_stay_put():
@@ -107,7 +94,7 @@ def test_statistics_of_the_frozen_part_stay_put():
 
 
 def test_the_defaults_differ_from_fedavg_and_from_each_other():
-    found = [views(tiny_plan(each))[0]["0.weight"] for each in ("fedalt", "fedsim", "fedavg")]
+    found = [play_params(tiny_plan(each))[0]["0.weight"] for each in ("fedalt", "fedsim", "fedavg")]
     assert not any(torch.equal(found[i], found[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
@@ -120,7 +107,7 @@ def test_an_unseen_client_trains_only_its_personal_part():
 @pytest.mark.parametrize("outer", ["fedlag({}, warmup=0, k=1)", "flayer({})", "finetune({})"])
 @pytest.mark.parametrize("inner", ["fedalt", "fedsim(personal=input)"])
 def test_wrappers_wrap_them(outer, inner):
-    own = views(tiny_plan(outer.format(inner)))
+    own = play_params(tiny_plan(outer.format(inner)))
     name = "0.weight" if "input" in inner else "4.weight"
     assert not torch.equal(own[0][name], own[1][name])
 

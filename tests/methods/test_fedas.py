@@ -7,14 +7,12 @@ import torch
 from torch import nn
 
 from idiolect import Batch, Task
-from idiolect.contract import methods
 from idiolect.core import tree
-from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines.client_evaluation import adapt_model
 from idiolect.engines.phases import batches, run_phases
 from idiolect.engines.slots import aggregate, first_client, first_server
 from idiolect.methods.fedas import FISHER, OWN, PROTOTYPES
-from idiolect.testing import check_method, play, tiny_plan, views
+from idiolect.testing import check_bad_options, check_method, check_regression_refused, check_wrappers, play, tiny_plan
 from idiolect.testing.scalar import (
     context_of,
     make_upload,
@@ -109,6 +107,11 @@ def test_a_client_that_trains_for_the_first_time_has_nothing_to_align_with():
     assert names == {True: ["train", "fisher"], False: ["prototypes", "align", "train", "fisher"]}
 
 
+def test_without_alignment_no_prototypes_are_computed():
+    plan = tiny_plan("fedas(align_epochs=0)")
+    assert [phase.name for phase in plan.method.phases(plan.context(0, 1, newcomer=False))] == ["train", "fisher"]
+
+
 # -- Fisher information ------------------------------------------------------------------------------------
 
 
@@ -180,24 +183,18 @@ def test_an_unseen_client_trains_its_head_only():
 # -- options and company -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", ["align_epochs=-1", "align_lr=0", "fisher=2", "layers=-1"])
-def test_bad_options_are_named(bad):
-    with pytest.raises(OptionError, match=f"fedas: {bad.split('=')[0]}="):
-        methods.build(f"fedas({bad})")
+def test_bad_options_are_named():
+    check_bad_options("fedas", "align_epochs=-1", "align_lr=0", "fisher=2", "layers=-1")
 
 
 def test_a_task_without_classes_is_refused():
-    task = Task(nn.Linear(4, 1), (torch.randn(2, 4), torch.zeros(2, 1)))
-    with pytest.raises(ModelError, match="has none"):
-        methods.build("fedas").check(task)
+    check_regression_refused("fedas", "has none")
 
 
-@pytest.mark.parametrize("wrapped", ["fedlag(fedas, warmup=0)", "flayer(fedas)", "finetune(fedas)"])
-def test_wrappers_wrap_it(wrapped):
-    found = views(tiny_plan(wrapped))
-    assert all(torch.isfinite(leaf).all() for view in found.values() for leaf in view.values())
+def test_wrappers_wrap_it():
+    check_wrappers("fedas")
 
 
-@pytest.mark.parametrize("expression", ["fedas", "fedas(layers=3)", "fedas(layers=0)"])
+@pytest.mark.parametrize("expression", ["fedas(layers=3)", "fedas(layers=0)"])
 def test_it_keeps_the_contract(expression):
     check_method(expression, ["messages", "pure", "identities"])

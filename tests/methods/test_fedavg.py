@@ -14,7 +14,7 @@ from idiolect.engines.client_round import train
 from idiolect.engines.phases import batches
 from idiolect.engines.slots import aggregate
 from idiolect.task.task import Task
-from idiolect.testing import play, tiny_plan, views
+from idiolect.testing import play, play_params, tiny_plan
 from idiolect.testing.scalar import make_upload, start_training
 
 
@@ -65,7 +65,7 @@ def test_local_sends_nothing_and_clients_differ():
     assert all(
         torch.equal(leaf, tiny_plan("local").tasks[0].net.params[n]) for n, leaf in result.server["params"].items()
     )
-    own = views(tiny_plan("local"))
+    own = play_params(tiny_plan("local"))
     assert not torch.equal(own[0]["0.weight"], own[1]["0.weight"])
 
 
@@ -83,7 +83,7 @@ def test_fine_tuning_leaves_the_federation_alone():
     tuned, plain = play(tiny_plan("finetune(fedavg, epochs=3)")), play(tiny_plan("fedavg"))
     assert all(torch.equal(leaf, plain.server["params"][n]) for n, leaf in tuned.server["params"].items())
     points = {row[3] for row in tuned.rows}
-    assert points == {"train", "view", "adapted"}
+    assert points == {"train", "personal", "adapted"}
 
 
 def test_fine_tuning_is_plain_steps_on_the_personal_model():

@@ -2,16 +2,22 @@
 
 import pytest
 import torch
-from torch import nn
 
-from idiolect import Federation, Task, run
+from idiolect import Task, run
 from idiolect.contract import Training, methods
 from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines import Plan
 from idiolect.engines.client_evaluation import adapt_model
 from idiolect.task.optimizers import SGD
-from idiolect.testing import check_method, play, require_equal, tiny_plan, views
-from idiolect.testing.scalar import download_of, personal_model, train_client
+from idiolect.testing import check_method, play, play_params, require_equal, tiny_plan
+from idiolect.testing.scalar import (
+    Product,
+    download_of,
+    half_squared_error,
+    personal_model,
+    scalar_federation,
+    train_client,
+)
 
 HEAD = {"4.weight", "4.bias"}
 
@@ -19,9 +25,9 @@ HEAD = {"4.weight", "4.bias"}
 def test_the_head_stays_at_the_common_initial_values():
     for optimizer in (SGD(), SGD(momentum=0.9, weight_decay=0.1)):
         plan = tiny_plan("fedbabu", optimizer=optimizer)
-        for view in views(plan).values():
-            assert all(torch.equal(view[n], plan.tasks[0].net.params[n]) for n in HEAD)
-            assert not torch.equal(view["0.weight"], plan.tasks[0].net.params["0.weight"])
+        for model in play_params(plan).values():
+            assert all(torch.equal(model[n], plan.tasks[0].net.params[n]) for n in HEAD)
+            assert not torch.equal(model["0.weight"], plan.tasks[0].net.params["0.weight"])
 
 
 def test_the_head_is_never_sent():
@@ -35,7 +41,7 @@ def test_without_a_head_and_fine_tuning_it_is_fedavg_to_the_bit():
 
 
 def test_the_default_acts():
-    own, plain = views(tiny_plan("fedbabu")), views(tiny_plan("fedavg"))
+    own, plain = play_params(tiny_plan("fedbabu")), play_params(tiny_plan("fedavg"))
     assert not torch.equal(own[0]["0.weight"], plain[0]["0.weight"])
 
 
@@ -65,44 +71,30 @@ def test_five_passes_of_fine_tuning_by_default():
     assert (phase.epochs, phase.part, phase.lr) == (5, None, None)
 
 
-class Product(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.head = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
-        nn.init.constant_(self.body.weight, 2.0)
-        nn.init.constant_(self.head.weight, 1.0)
-
-    def forward(self, x):
-        return self.head(self.body(x))
-
-
 def test_the_hand_worked_example():
     """Loss (b h - 1)^2 / 2 at b = 2, h = 1, rate 0.1. Training moves b along (2 - 1) 1 = 1 to 1.9. Fine-tuning moves b
     along (1.9 - 1) 1 = 0.9 to 1.81 and h along (1.9 - 1) 1.9 = 1.71 to 0.829: the tuned product is 1.81 * 0.829 and
     its loss (1.50049 - 1)^2 / 2; untuned it is (1.9 - 1)^2 / 2 = 0.405."""
-    one = (torch.ones(1, 1), torch.ones(1, 1))
-    data = Federation.from_clients([{"train": one, "val": one, "test": one}])
-    halved = lambda outputs, y: (outputs - y).pow(2).sum(1) / 2  # noqa: E731
-    task = Task(Product(), one, loss=halved)
+    data = scalar_federation(1.0)
+    task = Task(Product(2.0, 1.0), data.clients[0].split("train"), loss=half_squared_error)
     plan = Plan(methods.build("fedbabu(epochs=1)"), (task,), data, rounds=1, training=Training(lr=0.1))
     played = play(plan)
     assert played.server["params"]["body.weight"].item() == pytest.approx(1.9)
     losses = {row[3]: row[6] for row in played.rows if row[4] == "test" and row[5] == "loss"}
-    assert losses["view"] == pytest.approx(0.405)
+    assert losses["personal"] == pytest.approx(0.405)
     assert losses["adapted"] == pytest.approx((1.81 * 0.829 - 1) ** 2 / 2)
 
 
 def test_the_headline_is_the_fine_tuned_model():
-    one = (torch.ones(1, 1), torch.ones(1, 1))
-    data = Federation.from_clients([{"train": one, "val": one, "test": one}])
-    assert run("fedbabu(epochs=1)", data, model=Product(), rounds=1, engine="loop").summary["point"] == "adapted"
+    result = run("fedbabu(epochs=1)", scalar_federation(1.0), model=Product(2.0, 1.0), rounds=1, engine="loop")
+    assert result.summary["point"] == "adapted"
 
 
 @pytest.mark.parametrize("outer", ["fedlag(fedbabu, warmup=0, k=1)", "flayer(fedbabu)", "finetune(fedbabu)"])
 def test_wrappers_wrap_it_and_the_head_stays_put(outer):
     plan = tiny_plan(outer)
-    for view in views(plan).values():
-        assert all(torch.equal(view[n], plan.tasks[0].net.params[n]) for n in HEAD)
+    for model in play_params(plan).values():
+        assert all(torch.equal(model[n], plan.tasks[0].net.params[n]) for n in HEAD)
 
 
 def test_bad_options_are_refused():

@@ -10,7 +10,7 @@ from idiolect import Task
 from idiolect.contract import methods
 from idiolect.engines.client_evaluation import adapt_model
 from idiolect.engines.slots import aggregate, first_client, first_server, keep_and_send
-from idiolect.testing import play, require_equal, tiny_plan, views
+from idiolect.testing import play, play_params, require_equal, tiny_plan
 from idiolect.testing.scalar import download_of, personal_model, train_client
 
 pytestmark = pytest.mark.filterwarnings("ignore:fedbn. the model has no normalisation")
@@ -27,7 +27,7 @@ def test_scale_shift_and_statistics_never_cross_the_wire():
 
 
 def test_clients_share_all_layers_but_normalisation():
-    own = views(tiny_plan("fedbn", norm=True))
+    own = play_params(tiny_plan("fedbn", norm=True))
     for name in own[0]:
         assert torch.equal(own[0][name], own[1][name]) == (name not in NORM)
 
@@ -38,7 +38,7 @@ def test_it_is_fedavg_under_the_runs_own_policy_of_local_normalisation():
 
 
 def test_the_default_acts():
-    own, plain = views(tiny_plan("fedbn", norm=True)), views(tiny_plan("fedavg", norm=True))
+    own, plain = play_params(tiny_plan("fedbn", norm=True)), play_params(tiny_plan("fedavg", norm=True))
     assert not torch.equal(own[0]["0.weight"], plain[0]["0.weight"])
     assert not torch.equal(own[0]["1.weight"], plain[0]["1.weight"])
 
@@ -109,6 +109,16 @@ def test_an_unseen_client_fits_its_normalisation_only():
     tuned = adapt_model(plan, ctx, model, unseen=True)
     moved = {n for s in ("params", "buffers") for n, leaf in model[s].items() if not torch.equal(leaf, tuned[s][n])}
     assert moved == NORM
+
+
+def test_an_unseen_client_measures_its_statistics_once_before_it_fits():
+    """The mean of what its batches have; a model without running statistics has nothing to measure."""
+    plan = tiny_plan("fedbn", norm=True, unseen=1)
+    stats, fit = plan.method.onboard(plan.context(5, 0))
+    assert (stats.name, stats.epochs, stats.slots) == ("stats", 1, ())
+    assert (fit.name, fit.part) == ("onboard", frozenset({"1.weight", "1.bias"}))
+    plain = tiny_plan("fedbn", unseen=1)
+    assert [phase.name for phase in plain.method.onboard(plain.context(5, 0))] == ["onboard"]
 
 
 @pytest.mark.parametrize("outer", ["fedlag(fedbn, warmup=0, k=1)", "flayer(fedbn)", "finetune(fedbn)"])

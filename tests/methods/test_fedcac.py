@@ -7,11 +7,10 @@ import torch
 
 from idiolect.contract import Upload, methods
 from idiolect.core import tree
-from idiolect.core.errors import OptionError
 from idiolect.engines.client_round import train
 from idiolect.engines.slots import aggregate, first_server
 from idiolect.methods.fedcac import critical, helpers, overlaps
-from idiolect.testing import play, tiny_plan, views
+from idiolect.testing import check_bad_options, check_wrappers, play, play_params, tiny_plan
 
 
 def masks(*words: str) -> list[dict[str, torch.Tensor]]:
@@ -84,6 +83,12 @@ def test_clients_that_are_all_alike_all_help():
     """Mean and maximum are equal, and round-off in the mean excludes nobody."""
     overlap = torch.full((7, 7), 1 / 3, dtype=torch.float64)
     assert helpers(overlap, 0, 4).all()
+
+
+def test_a_client_without_critical_parameters_helps_itself():
+    """Its mask overlaps with none, its own included."""
+    overlap = torch.tensor([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    assert helpers(overlap, 0, 2).tolist() == [[True, True, False], [True, True, False], [False, False, True]]
 
 
 def test_a_single_client_helps_itself():
@@ -160,7 +165,7 @@ def test_coordinates_that_a_mask_leaves_out_keep_what_the_client_sent_before():
 
 
 def test_the_default_acts():
-    own, plain = views(tiny_plan("fedcac")), views(tiny_plan("fedavg"))
+    own, plain = play_params(tiny_plan("fedcac")), play_params(tiny_plan("fedavg"))
     assert not torch.equal(own[0]["0.weight"], plain[0]["0.weight"])
     assert not torch.equal(own[0]["0.weight"], own[1]["0.weight"])
 
@@ -180,12 +185,26 @@ def test_what_is_private_has_no_mask():
     assert not {"1.weight", "1.bias"} & set(upload.slots["fedcac.critical"])
 
 
-@pytest.mark.parametrize("wrapped", ["fedlag(fedcac, warmup=0)", "flayer(fedcac)", "finetune(fedcac)"])
-def test_wrappers_wrap_it(wrapped):
-    assert all(torch.isfinite(leaf).all() for view in views(tiny_plan(wrapped)).values() for leaf in view.values())
+def test_wrappers_wrap_it():
+    check_wrappers("fedcac")
 
 
-@pytest.mark.parametrize("bad", ["tau=-0.1", "tau=1.1", "beta=-1", "beta=1.5"])
-def test_bad_options_are_named(bad):
-    with pytest.raises(OptionError, match=f"fedcac: {bad.split('=')[0]}="):
-        methods.build(f"fedcac({bad})")
+def test_bad_options_are_named():
+    check_bad_options("fedcac", "tau=-0.1", "tau=1.1", "beta=-1", "beta=1.5")
+
+
+def test_in_the_last_round_of_collaboration_the_most_alike_still_help_in_spite_of_round_off():
+    """The threshold is then the largest overlap, computed as mean + 1 (maximum - mean)."""
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        overlap = torch.rand(4, 4, generator=draw, dtype=torch.float64)
+        apart = overlap.masked_fill(torch.eye(4, dtype=torch.bool), 0.0)
+        assert helpers(overlap, 9, 10).view(-1)[apart.argmax()]
+
+
+def test_by_default_a_client_is_alone_after_a_fifth_of_the_runs_rounds():
+    """Of 40 rounds 8; the paper's number is 100 whatever the rounds."""
+    ctx = tiny_plan("fedcac", rounds=40).server(0)
+    assert methods.build("fedcac").last_round(ctx) == 8
+    assert methods.build("fedcac(until=0.5)").last_round(ctx) == 20
+    assert methods.build("fedcac(preset=paper)").last_round(ctx) == 100

@@ -7,11 +7,11 @@ from torch import nn
 
 from idiolect import Batch, Task
 from idiolect.contract import methods
-from idiolect.core.errors import ModelError, OptionError
+from idiolect.core.errors import ModelError
 from idiolect.engines.client_evaluation import adapt_model
 from idiolect.engines.slots import aggregate, first_server
 from idiolect.methods.feddbe import MEAN, RUNNING, SHIFT, mean
-from idiolect.testing import play, tiny_model, tiny_plan, views
+from idiolect.testing import check_bad_options, check_wrappers, play, tiny_model, tiny_plan
 from idiolect.testing.scalar import (
     context_of,
     numeric_gradient,
@@ -167,9 +167,8 @@ def test_an_unseen_client_trains_model_and_shift():
     assert tuned[SHIFT]["m"].any()
 
 
-@pytest.mark.parametrize("wrapped", ["fedlag(feddbe, warmup=0)", "flayer(feddbe)", "finetune(feddbe)"])
-def test_wrappers_wrap_it(wrapped):
-    assert all(torch.isfinite(leaf).all() for view in views(tiny_plan(wrapped)).values() for leaf in view.values())
+def test_wrappers_wrap_it():
+    check_wrappers("feddbe")
 
 
 def test_a_model_that_changes_what_its_last_layer_gives_is_refused():
@@ -178,7 +177,15 @@ def test_a_model_that_changes_what_its_last_layer_gives_is_refused():
         methods.build("feddbe").check(Task(module, (torch.randn(2, 4), torch.tensor([0, 1])), classes=3))
 
 
-@pytest.mark.parametrize("bad", ["kappa=-1", "mu=0", "mu=1.1", "shift=2"])
-def test_bad_options_are_named(bad):
-    with pytest.raises(OptionError, match=f"feddbe: {bad.split('=')[0]}="):
-        methods.build(f"feddbe({bad})")
+def test_bad_options_are_named():
+    check_bad_options("feddbe", "kappa=-1", "mu=0", "mu=1.1", "shift=2")
+
+
+def test_a_step_is_one_in_training_mode_which_moves_running_statistics():
+    plan = tiny_plan("feddbe", norm=True)
+    ctx, work = start_training(plan)
+    ctx = context_of(plan, 0)
+    x, y = plan.split(0, "train")
+    after = ctx.phase.step(ctx, work, Batch(x[:4], y[:4], torch.ones(4)))
+    assert int(after["buffers"]["1.num_batches_tracked"]) == 1
+    assert not torch.equal(after["buffers"]["1.running_mean"], work["buffers"]["1.running_mean"])

@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from idiolect import Federation, run
-from idiolect.contract import Upload, methods
+from idiolect.contract import Upload
 from idiolect.core import tree
-from idiolect.core.errors import OptionError
 from idiolect.engines import Loop, Plan
 from idiolect.engines.slots import aggregate, first_server
 from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
-from idiolect.testing import play, tiny_plan, views
+from idiolect.testing import check_bad_options, check_wrappers, play, play_params, tiny_plan
 from idiolect.testing.scalar import download_of, make_upload, train_client
 
 
@@ -53,23 +52,23 @@ def test_epsilon_is_not_multiplied_by_the_number_of_participants():
     assert rate_of(plan, uploads) == pytest.approx(8.0)
 
 
-def test_sample_counts_do_not_matter_unless_asked_for():
+def test_samples_weigh_as_the_run_says_or_alike_as_in_the_paper():
     uploads = {0: sent(1.0, 0.0, samples=3.0), 1: sent(0.0, 1.0, samples=1.0)}
-    for method, expected in (("fedexp(eps=1e9)", [0.5, 0.5]), ("fedexp(eps=1e9, uniform=false)", [0.75, 0.25])):
+    for method, expected in (("fedexp(eps=1e9, preset=paper)", [0.5, 0.5]), ("fedexp(eps=1e9)", [0.75, 0.25])):
         plan = tiny_plan(method)
         after = aggregate(plan.server(0), server_at(plan, 0.0, 0.0), uploads)
         assert after["params"]["w"].tolist() == pytest.approx(expected)
-    plan = tiny_plan("fedexp(eps=0.1, uniform=false)")
+    plan = tiny_plan("fedexp(eps=0.1)")
     ratio = 1.0 / (2 * (0.75**2 + 0.25**2 + 0.1))
     assert rate_of(plan, uploads) == pytest.approx(max(1.0, ratio))
 
 
-def test_a_large_epsilon_without_the_averaging_is_fedavg_with_equal_weights_to_the_bit():
+def test_a_large_epsilon_without_the_averaging_is_in_the_paper_fedavg_with_equal_weights_to_the_bit():
     extrapolated, plain = (
-        views(tiny_plan("fedexp(eps=inf, average_last=false)")),
-        views(tiny_plan("fedavg", weighting="uniform")),
+        play_params(tiny_plan("fedexp(preset=paper, eps=inf, average_last=false)")),
+        play_params(tiny_plan("fedavg", weighting="uniform")),
     )
-    assert all(torch.equal(leaf, plain[i][n]) for i, view in extrapolated.items() for n, leaf in view.items())
+    assert all(torch.equal(leaf, plain[i][n]) for i, model in extrapolated.items() for n, leaf in model.items())
 
 
 def test_the_default_extrapolates():
@@ -134,10 +133,8 @@ def test_local_training_is_fedavgs():
     assert all(torch.equal(leaf, plain[n]) for n, leaf in own.items())
 
 
-@pytest.mark.parametrize("wrapped", ["fedlag(fedexp, warmup=0)", "flayer(fedexp)", "finetune(fedexp)"])
-def test_wrappers_wrap_it(wrapped):
-    own = views(tiny_plan(wrapped))
-    assert all(torch.isfinite(leaf).all() for view in own.values() for leaf in view.values())
+def test_wrappers_wrap_it():
+    check_wrappers("fedexp")
 
 
 def test_unseen_clients_start_from_the_average():
@@ -150,7 +147,5 @@ def test_unseen_clients_start_from_the_average():
     assert tree.norm(tree.sub(server["params"], moved)).item() == pytest.approx(0.0, abs=1e-5)
 
 
-@pytest.mark.parametrize("bad", ["fedexp(eps=0)", "fedexp(eps=-1)", "fedexp(eps=nan)", "fedexp(average_last=2)"])
-def test_bad_options_are_named(bad):
-    with pytest.raises(OptionError, match=r"fedexp: (eps|average_last)="):
-        methods.build(bad)
+def test_bad_options_are_named():
+    check_bad_options("fedexp", "eps=0", "eps=-1", "eps=nan", "average_last=2")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import idiolect
-from idiolect.analysis import communalities
+from idiolect.analysis import Factors, communalities
 from idiolect.contract import ClientContext, Upload, methods
 from idiolect.core import tree
 from idiolect.core.errors import OptionError
@@ -23,7 +23,7 @@ from idiolect.engines.client_round import train
 from idiolect.engines.slots import aggregate, first_client, first_server, gather, keep_and_send
 from idiolect.methods.fedfac.method import FedFac
 from idiolect.task.task import Task
-from idiolect.testing import check_method, play, tiny_plan, views
+from idiolect.testing import check_method, play, play_params, tiny_plan
 
 GOLDEN = {
     "paf": [0.81, 0.64, 0.49, 0.04],
@@ -72,7 +72,8 @@ class Rounds:
             self.states[index], uploads[index] = keep_and_send(ctx, client, work)
         with pytest.MonkeyPatch.context() as patch:
             if shared is not None:
-                patch.setattr(FedFac, "communality", lambda *_: torch.tensor(shared).double())
+                found = Factors(torch.tensor(shared).double(), 1, 7, True)
+                patch.setattr(FedFac, "analyse_layer", lambda *_: found)
                 patch.setattr("idiolect.methods.fedfac.method.shared_units", lambda *_: torch.tensor(shared))
             self.server = aggregate(self.plan.server(self.round), self.server, uploads)
         self.round += 1
@@ -251,15 +252,15 @@ def test_shared_rows_are_weighted_by_samples() -> None:
 
 def test_after_a_round_all_clients_agree_on_shared_rows_and_only_there() -> None:
     plan = tiny_plan("fedfac(layers=[1, 2])")
-    shared, found = play(plan).server["split.shared"], views(plan)
+    shared, found = play(plan).server["split.shared"], play_params(plan)
     for layer, rows in shared.items():
         assert 0 < rows.sum() < len(rows)
         for name in (f"{layer}.weight", f"{layer}.bias"):
-            leaves = torch.stack([view[name].reshape(len(rows), -1) for view in found.values()])
+            leaves = torch.stack([model[name].reshape(len(rows), -1) for model in found.values()])
             same = leaves.eq(leaves[0]).flatten(2).all(2).all(0)
             assert same[rows].all(), name
             assert not same[~rows].all(), name
-    assert all(view["4.weight"].equal(found[0]["4.weight"]) for view in found.values())
+    assert all(model["4.weight"].equal(found[0]["4.weight"]) for model in found.values())
 
 
 def test_normalisation_follows_its_unit() -> None:
@@ -356,16 +357,14 @@ def test_what_the_server_decided_is_recorded() -> None:
         "communality_min/0": 0,
         "communality_mean/0": 0.5,
         "communality_max/0": 1,
+        "factor_steps/0": 7,
+        "factor_converged/0": 1,
     }
     names = {row[5] for row in play(tiny_plan("fedfac(layers=[1, 2])")).rows if row[2] == "server"}
     assert {"stable_units/0", "stable_units/2", "shared_units/2"} <= names
 
 
 # -- identities, presets, options --------------------------------------------------------------------------
-
-
-def test_all_shared_is_fedavg_and_a_personal_head_is_fedper() -> None:
-    check_method("fedfac", ["identities"])
 
 
 @pytest.mark.parametrize("changes", [{"participation": 0.4}, {"norm": True}, {"unseen": 2}])
@@ -381,11 +380,78 @@ def test_infinite_thresholds_need_no_analysis() -> None:
     for tau in ("inf", "-inf"):
         method = methods.build(f"fedfac(tau={tau}, schedule=static)")
         assert method.needs.setup_rounds == 0
-        assert not method.analyses(0)
+        assert not first_server(tiny_plan(f"fedfac(tau={tau})").server(0))["fedfac.communality"]["2"].any()
+
+
+def test_each_split_layer_may_have_its_own_threshold_and_share_of_variance() -> None:
+    """Thresholds inf and 0.5: of the first layer nothing is shared and nothing analysed, of the second about half."""
+    played = play(tiny_plan("fedfac(layers=[1, 2], tau=[inf, 0.5], kappa=[0.5, 0.9], estimator=pc)"))
+    assert not played.server["split.shared"]["0"].any()
+    assert not played.server["fedfac.communality"]["0"].any()
+    assert 0 < int(played.server["split.shared"]["2"].sum()) < 5
+    with pytest.raises(OptionError, match="tau holds 3 numbers, but 2 layers are split"):
+        tiny_plan("fedfac(layers=[1, 2], tau=[0.1, 0.2, 0.3])")
+    with pytest.raises(OptionError, match="is not allowed"):
+        methods.build("fedfac(tau=[0.5, 1.5])")
+
+
+def test_the_dynamic_schedule_may_analyse_before_round_1() -> None:
+    """As in Algorithm 2: the partition of the first round comes from models that all clients trained for it."""
+    assert methods.build("fedfac(at_start=true)").needs.setup_rounds == 1
+    assert methods.build("fedfac").needs.setup_rounds == 0
+    once, never = (
+        play(tiny_plan(f"fedfac(at_start={each}, estimator=pc)", rounds=1)).rows for each in ("true", "false")
+    )
+    changed = [[row[6] for row in rows if row[5] == "stable_units/2"][-1] for rows in (once, never)]
+    assert changed[1] < 1  # all were shared before; with an analysis before round 1 they no longer are
+    assert changed[0] != changed[1]
+
+
+def test_an_iteration_that_does_not_converge_warns_and_is_recorded() -> None:
+    plan = tiny_plan("fedfac(iterations=1)", rounds=1)
+    with pytest.warns(UserWarning, match="did not converge in 1 steps"):
+        rows = play(plan).rows
+    found = {row[5]: row[6] for row in rows if row[2] == "server"}
+    assert (found["factor_steps/2"], found["factor_converged/2"]) == (1.0, 0.0)
+
+
+def test_the_servers_learning_rate_moves_shared_rows_and_leaves_personal_ones_their_mean() -> None:
+    """Two units at 0, both clients send 2 and 4 for them: with rate 0.5 a shared unit moves to 1.5, half of the mean 3;
+    a personal one has no common value, and newcomers take its mean."""
+    rounds = Rounds(plan_of("fedfac(layers=1, server_lr=0.5)"))
+    zero = torch.zeros_like(rounds.server["params"]["0.weight"])
+    rounds.server["params"] = {**rounds.server["params"], "0.weight": zero}
+    rounds.server["split.shared"] = {"0": torch.tensor([True, False])}
+    rounds.play({0: [[2], [2]], 1: [[4], [4]]}, shared=[True, False])
+    assert rounds.server["params"]["0.weight"].flatten().tolist() == [1.5, 3.0]
+
+
+@pytest.mark.parametrize(("group", "kept"), [("shared", 1), ("personal", 0)])
+def test_one_group_of_units_may_be_replaced_by_noise_in_predictions_only(group: str, kept: int) -> None:
+    models = {}
+    for replaced in ("none", group):
+        rounds = Rounds(plan_of(f"fedfac(layers=1, replace_units={replaced})"))
+        rounds.play({0: [[2], [2]], 1: [[4], [4]]}, shared=[True, False])
+        models[replaced] = rounds.rows(0)
+    assert models[group][kept] == models["none"][kept]
+    assert models[group][1 - kept] != models["none"][1 - kept]
+
+
+@pytest.mark.parametrize(("group", "kept"), [("shared", 1), ("personal", 0)])
+def test_one_group_of_units_may_be_replaced_by_noise_whenever_training_begins(group: str, kept: int) -> None:
+    """What a client predicts with is what it trained; where it starts the next round has noise in one group."""
+    rounds = Rounds(plan_of(f"fedfac(layers=1, replace_units={group}, replace_when=train)"))
+    rounds.play({0: [[2], [2]], 1: [[4], [4]]}, shared=[True, False])
+    assert rounds.rows(0) == [3, 2]
+    ctx = rounds.plan.context(0, 1, newcomer=False)
+    download = rounds.method.download(rounds.plan.server(1), rounds.server, (0,)).of(0)
+    start = rounds.method.prepare(ctx, gather(ctx, rounds.states[0], download))["params"]["0.weight"].flatten().tolist()
+    assert start[kept] == rounds.rows(0)[kept]
+    assert start[1 - kept] != rounds.rows(0)[1 - kept]
 
 
 def test_presets() -> None:
-    assert methods.build("fedfac(preset=paper)") == FedFac()
+    assert methods.build("fedfac(preset=paper)") == FedFac(at_start=True)
     assert methods.build("fedfac(preset=ref)") == FedFac(estimator="eigvec", fewer=1, bias="all_local")
     assert methods.build("fedfac(preset=ref)").needs.norm_stats == "local"
 

@@ -1,20 +1,22 @@
 """FedHKD: FedAvg whose clients share mean features and mean soft predictions of each class."""
 
-import math
-
 import pytest
 import torch
-from torch import nn
 
-from idiolect import Batch, Task
-from idiolect.contract import methods, tree
-from idiolect.core.errors import ModelError, OptionError
+from idiolect import Batch
+from idiolect.contract import tree
 from idiolect.engines.client_evaluation import adapt_model
 from idiolect.engines.slots import aggregate, first_server
-from idiolect.methods.fedhkd import FEATURES, SOFT
-from idiolect.testing import check_method, play, tiny_plan, views
+from idiolect.methods.fedhkd import FEATURES, GLOBAL_FEATURES, GLOBAL_SOFT, SOFT
+from idiolect.testing import (
+    check_bad_options,
+    check_regression_refused,
+    check_wrappers,
+    play,
+    play_params,
+    tiny_plan,
+)
 from idiolect.testing.scalar import (
-    context_of,
     make_upload,
     numeric_gradient,
     personal_model,
@@ -53,20 +55,6 @@ def test_the_hand_worked_means():
     absent = aggregate(plan.server(1), after, {0: send(9.0, 0.0)})
     assert absent[FEATURES]["mean"].item() == 5.0
     assert absent[FEATURES]["count"].item() == 4.0
-
-
-def test_the_hand_worked_divergence():
-    """g(h) = (h, 0) at T = 5 and H = 5 predicts softmax(1, 0); for Q = (1, 0) the divergence is ln(1 + 1/e)."""
-    plan = tiny_plan("fedhkd(temperature=5)")
-    module = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 2, bias=False))
-    ctx = context_of(plan, task=Task(module, (torch.ones(2, 1), torch.tensor([0, 1])), classes=2))
-    count = torch.tensor([4.0, 0.0])
-    work = {
-        FEATURES: {"mean": torch.tensor([[5.0], [0.0]]), "count": count},
-        SOFT: {"mean": torch.tensor([[1.0, 0.0], [0.0, 0.0]]), "count": count},
-    }
-    found = plan.method.disagreement(ctx, {"1.weight": torch.tensor([[1.0], [0.0]])}, work)
-    assert found.item() == pytest.approx(math.log(1 + math.exp(-1)))
 
 
 def test_clients_send_the_means_of_their_trained_model_and_nothing_of_absent_classes():
@@ -115,7 +103,7 @@ def test_the_gradient_by_finite_differences():
 
     def value(params):
         out = ctx.task.forward(params, {}, batch.x)
-        heads, goal = work[FEATURES]["mean"], work[SOFT]["mean"]
+        heads, goal = work[GLOBAL_FEATURES]["mean"], work[GLOBAL_SOFT]["mean"]
         chance = ((heads @ params["4.weight"].T + params["4.bias"]) / 0.5).softmax(1)
         divergence = torch.where(goal > 0, goal * (goal.clamp_min(1e-300) / chance).log(), 0.0).sum(1)[[0, 2]].mean()
         off = (out.features - heads[batch.y]).square().mean(1) * (batch.y != 1)
@@ -157,23 +145,21 @@ def test_an_unseen_client_fine_tunes_the_global_model():
     assert not torch.equal(tuned["params"]["0.weight"], model["params"]["0.weight"])
 
 
-@pytest.mark.parametrize("bad", ["lam=-1", "gamma=-1", "temperature=0", "sigma=-1", "min_share=2"])
-def test_bad_options_are_named(bad):
-    with pytest.raises(OptionError, match=f"fedhkd: {bad.split('=')[0]}="):
-        methods.build(f"fedhkd({bad})")
+def test_bad_options_are_named():
+    check_bad_options("fedhkd", "lam=-1", "gamma=-1", "temperature=0", "sigma=-1", "min_share=2")
 
 
-def test_tasks_without_classes_and_several_networks_are_refused():
-    task = Task(nn.Linear(4, 1), (torch.randn(2, 4), torch.zeros(2, 1)))
-    with pytest.raises(ModelError, match="one class per sample"):
-        methods.build("fedhkd").check(task)
+def test_a_task_without_classes_is_refused():
+    check_regression_refused("fedhkd", "one class per sample")
 
 
-@pytest.mark.parametrize("wrapped", ["fedlag(fedhkd, warmup=0)", "flayer(fedhkd)", "finetune(fedhkd)"])
-def test_wrappers_wrap_it(wrapped):
-    found = views(tiny_plan(wrapped))
-    assert all(torch.isfinite(leaf).all() for view in found.values() for leaf in view.values())
+def test_wrappers_wrap_it():
+    check_wrappers("fedhkd")
 
 
-def test_it_keeps_the_contract():
-    check_method("fedhkd", ["messages", "pure", "identities", "through_bytes"])
+def test_a_client_predicts_with_its_model_as_last_trained_or_on_request_with_the_global_one():
+    played, plan = play(tiny_plan("fedhkd")), tiny_plan("fedhkd")
+    own = play_params(plan)
+    assert all(torch.equal(own[0][n], leaf) for n, leaf in played.clients[0]["fedhkd.own"].items())
+    common = play_params(tiny_plan("fedhkd(predicts=global)"))
+    assert all(torch.equal(common[0][n], leaf) for n, leaf in played.server["params"].items())

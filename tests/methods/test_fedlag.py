@@ -6,17 +6,22 @@ import pytest
 import torch
 from torch import nn
 
+from idiolect.analysis import cosine_matrix, sketch
 from idiolect.contract import Method, Needs, Phase, Task, Training, Upload, methods
 from idiolect.core import codec, tree
 from idiolect.core.errors import ComposeError, ModelError, OptionError
 from idiolect.data import Client
 from idiolect.engines import Loop, Plan
 from idiolect.engines.client_round import train
+from idiolect.engines.phases import batches
 from idiolect.engines.slots import aggregate, first_client, first_server, gather
 from idiolect.methods.fedlag import FedLAG
 from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
-from idiolect.testing import play, tiny_federation, tiny_plan, views
+from idiolect.task.schedules import schedules
+from idiolect.testing import check_bad_options, play, play_params, tiny_federation, tiny_plan
+from idiolect.testing.scalar import context_of
+from idiolect.testing.tiny import personal_models
 
 E = torch.eye(3)
 
@@ -156,6 +161,53 @@ def test_the_hand_worked_example():
     assert server["params"]["a.weight"].item() == pytest.approx(1 / 3)
 
 
+def test_the_gains_that_the_theory_predicts_are_recorded():
+    """In the example above a moves by 1, 1, -1 and b by 1, 2, 3, with means 1/3 and 2.
+
+    Lemma 5.1, h (h - mean): 2/3, 2/3, 4/3 in a, where all gain, and -1, 0, 3 in b, where one of three does. Lemma 5.2,
+    their means: 8/9 and 2/3. Theorem 5.3 with E = 1 and a learning rate of 1/2: A = -1/4; a alone is personal, so the
+    bound rises by 1/4 times 3^2 times 8/9 = 2. Nothing is personal before, and nothing is added then.
+    """
+    plan = scalar_plan("fedlag(k=1, xi=0, warmup=0)", [((1.0, 1.0), 1.0), ((1.0, 2.0), 1.0), ((1.0, -3.0), -1.0)])
+    first = first_server(plan.server(0))
+    names = ("gain/a", "gain/b", "gainers/a", "gainers/b", "bound_least", "bound_most")
+    before = plan.method.server_records(plan.server(0), first)
+    assert [before[name] for name in names] == [0.0] * 6
+    server, _, _ = do_round(plan, 0, first, {})
+    records = plan.method.server_records(plan.server(0), server)
+    assert [records[name] for name in names] == pytest.approx([8 / 9, 2 / 3, 1.0, 1 / 3, 2.0, 2.0])
+    none = scalar_plan("fedlag(k=0, xi=0)", [((1.0, 1.0), 1.0), ((1.0, 2.0), 1.0), ((1.0, -3.0), -1.0)])
+    server, _, _ = do_round(none, 0, first_server(none.server(0)), {})
+    records = none.method.server_records(none.server(0), server)
+    assert [records[name] for name in names] == pytest.approx([8 / 9, 2 / 3, 1.0, 1 / 3, 0.0, 0.0])
+
+
+def test_nobody_gains_where_all_move_alike():
+    """Own and mean update are then the same, but for round-off."""
+    plan = vector_plan("fedlag(k=1, xi=0, warmup=0)")
+    for size in (0.1, 0.3, 0.7, 1.1):
+        for clients in (3, 5, 7):
+            same = size * torch.tensor([1.0, 2.0, 3.0])
+            server = judged(plan, [upload(same, same)] * clients)
+            records = plan.method.server_records(plan.server(0), server)
+            assert [records["gainers/A"], records["gainers/B"]] == [0.0, 0.0]
+
+
+def test_what_the_bound_gains_lies_between_the_ends_that_admissible_rates_have():
+    """E = 2, learning rate 1/10, halved in the second round: A lies in (-0.0175, -0.0133), then in a quarter of it."""
+    plan = tiny_plan(
+        "fedlag(warmup=0, xi=0, allow_zero=true)", rounds=2, schedule=schedules.build("exponential(gamma=0.5)")
+    )
+    server, states = first_server(plan.server(0)), {}
+    for round, share in enumerate((1.0, 0.25)):
+        server, states, _ = do_round(plan, round, server, states)
+        (unit,) = personal(plan, server)
+        records = plan.method.server_records(plan.server(round), server)
+        total = 25 * records[f"gain/{unit}"]
+        assert records["bound_least"] == pytest.approx(share * 0.04 / 3 * total)
+        assert records["bound_most"] == pytest.approx(share * 0.0175 * total)
+
+
 def test_opposed_updates_conflict_and_orthogonal_ones_do_not():
     plan = vector_plan("fedlag(k=1, xi=0, warmup=0)")
     server = judged(plan, [upload(E[0], E[0]), upload(E[0], E[1]), upload(-E[0], E[2])])
@@ -192,9 +244,9 @@ def test_without_personal_layers_it_is_fedavg_to_the_bit_and_to_the_byte():
 
 @pytest.mark.filterwarnings("ignore:fedlag. with k=3")
 def test_with_all_layers_personal_it_is_local_training():
-    alone = views(tiny_plan("local"))
-    every = views(tiny_plan("fedlag(k=3, allow_zero=true, warmup=0)"))
-    assert all(equal(view, alone[i]) for i, view in every.items())
+    alone = play_params(tiny_plan("local"))
+    every = play_params(tiny_plan("fedlag(k=3, allow_zero=true, warmup=0)"))
+    assert all(equal(model, alone[i]) for i, model in every.items())
 
 
 @pytest.mark.filterwarnings("ignore:fedlag. with k=3")
@@ -203,13 +255,102 @@ def test_with_all_layers_and_their_normalisation_personal_it_is_local_training()
     plan = tiny_plan("fedlag(k=3, allow_zero=true, warmup=0, attach_norm=preceding)", norm=True)
     every = play(plan)
     for index in range(4):  # the fifth client has a single sample, which batch normalisation cannot train on
-        view = model_of(plan, every.server, every.clients, index)
-        assert equal({**view["params"], **view["buffers"]}, alone.clients[index]["private"])
+        model = model_of(plan, every.server, every.clients, index)
+        assert equal({**model["params"], **model["buffers"]}, alone.clients[index]["private"])
 
 
 def test_with_the_head_personal_throughout_it_is_fedper():
-    fixed, fedper = views(tiny_plan(Fixed(schedule="static"))), views(tiny_plan("fedper"))
-    assert all(equal(view, fedper[i]) for i, view in fixed.items())
+    fixed, fedper = play_params(tiny_plan(Fixed(schedule="static"))), play_params(tiny_plan("fedper"))
+    assert all(equal(model, fedper[i]) for i, model in fixed.items())
+
+
+def test_the_last_layer_fixed_is_fedper_and_all_fixed_is_local_training():
+    fedper, alone = play_params(tiny_plan("fedper")), play_params(tiny_plan("local"))
+    last = play_params(tiny_plan("fedlag(choose=last, k=1, warmup=0)"))
+    every = play_params(tiny_plan("fedlag(preset=then_local, warmup=0)"))
+    assert all(equal(model, fedper[i]) for i, model in last.items())
+    assert all(equal(model, alone[i]) for i, model in every.items())
+
+
+class Counts(nn.Module):
+    """It counts the batches that it has seen in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.seen += 1
+        return x
+
+
+@pytest.mark.parametrize("granularity", ["module", "tensor", "block"])
+def test_after_the_warm_up_then_local_leaves_nothing_of_the_model_to_the_server(granularity):
+    """A normalisation before all layers, and buffers of a module without parameters, are each client's own too."""
+    plans = []
+    for method in ("local", f"fedlag(preset=then_local, warmup=0, granularity={granularity})"):
+        body = nn.Sequential(nn.Linear(4, 5), Counts(), nn.BatchNorm1d(5))
+        plan = tiny_plan(method)
+        x, y = plan.data.clients[0].split("train")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            body[0].reset_parameters()
+            module = nn.Sequential(nn.BatchNorm1d(4), Counts(), body, nn.ReLU(), nn.Linear(5, 3))
+        plans.append(replace(plan, tasks=(Task(module, (x[:2], y[:2]), classes=3),)))
+    alone, then = (personal_models(plan, play(plan)) for plan in plans)
+    for index in range(4):  # the fifth client has a single sample, which batch normalisation cannot train on
+        for slot in ("params", "buffers"):
+            assert equal(then[index][slot], alone[index][slot])
+
+
+def test_fedavg_then_local():
+    """In the warm-up of two rounds the models are FedAvg's; a third round trains each on its own from there."""
+    average = play(tiny_plan("fedavg", rounds=2)).server["params"]
+    plan = tiny_plan("fedlag(preset=then_local, warmup=2)", rounds=4)
+    server, states, _ = rounds_of(plan, 2)
+    assert equal(server["params"], average)
+    assert all(equal(model_of(plan, server, states, i)["params"], average) for i in plan.data.seen)
+    server, states, _ = do_round(plan, 2, server, states)
+    before = {i: model_of(plan, server, states, i, 2)["params"] for i in plan.data.seen}
+    assert not equal(before[0], before[1])
+    server, after, _ = do_round(plan, 3, server, states)
+    trained = train(plan, 0, 3, states[0], {**plan.method.download(plan.server(3), server, (0,)).of(0)}).state
+    assert equal(trained["fedlag.own"], after[0]["fedlag.own"])
+
+
+def test_a_fixed_choice_takes_its_layers_on_any_inner_method_and_sends_no_updates():
+    for inner, place, expected in (
+        ("fedavg", "first", {"0"}),
+        ("fedavg", "middle", {"2"}),
+        ("fedprox", "last", {"4"}),
+        ("ditto", "all", {"0", "2", "4"}),
+    ):
+        plan = tiny_plan(f"fedlag({inner}, choose={place}, k=1, warmup=1)")
+        server, states, _ = rounds_of(plan, 1)
+        assert not personal(plan, server)
+        server, _, uploads = do_round(plan, 1, server, states)
+        assert personal(plan, server) == expected
+        assert "fedlag.update" not in uploads[0].slots
+        assert not plan.method.refuses.summing
+
+
+def test_a_server_that_keeps_the_models_chooses_alike_without_any_update_sent():
+    kept, sent = (tiny_plan(f"fedlag(warmup=0, xi=0, server_models={each})", rounds=4) for each in ("true", "false"))
+    ends = []
+    for plan in (kept, sent):
+        server, states, found = first_server(plan.server(0)), {}, []
+        for round in range(4):
+            server, states, uploads = do_round(plan, round, server, states)
+            found.append((conflicts(plan, server), personal(plan, server)))
+        ends.append((found, server["params"], uploads[0]))
+    assert ends[0][0] == ends[1][0]
+    assert equal(ends[0][1], ends[1][1])
+    assert not any(masked(ends[0][2]).values())
+    assert any(masked(ends[1][2]).values())
+    assert kept.method.needs.server_models
+    with pytest.raises(ComposeError, match="server_models=true is not allowed around flayer"):
+        methods.build("fedlag(flayer, server_models=true)")
 
 
 # -- what clients start from, and what they hold ---------------------------------------------------------------
@@ -268,8 +409,8 @@ def test_a_layer_that_flips_takes_the_average_or_the_clients_own_last_value():
     server, states, _ = rounds_of(plan, 2)
     shared, own = server["params"]["2.weight"], states[0]["fedlag.own"]["2.weight"]
     for chosen, expected in ((set(), shared), ({"2"}, own), ({"4"}, shared)):
-        view = model_of(plan, with_personal(plan, server, chosen), states, 0)
-        assert torch.equal(view["params"]["2.weight"], expected)
+        model = model_of(plan, with_personal(plan, server, chosen), states, 0)
+        assert torch.equal(model["params"]["2.weight"], expected)
 
 
 def test_an_absent_client_keeps_its_own_values_and_takes_the_newest_choice():
@@ -277,9 +418,9 @@ def test_an_absent_client_keeps_its_own_values_and_takes_the_newest_choice():
     server, states, _ = rounds_of(plan, 1)
     before = states[4]["fedlag.own"]
     after, states, _ = do_round(plan, 1, server, states, ids=[0, 1])
-    view = model_of(plan, with_personal(plan, after, {"0"}), states, 4)["params"]
-    assert torch.equal(view["0.weight"], before["0.weight"])
-    assert torch.equal(view["4.weight"], after["params"]["4.weight"])
+    model = model_of(plan, with_personal(plan, after, {"0"}), states, 4)["params"]
+    assert torch.equal(model["0.weight"], before["0.weight"])
+    assert torch.equal(model["4.weight"], after["params"]["4.weight"])
 
 
 def test_an_unseen_client_gets_the_average_of_all_layers_and_fine_tunes_it():
@@ -302,8 +443,8 @@ def test_set_up_is_not_training():
     server = first_server(plan.server(-1))
     server, states, _ = do_round(plan, -1, server, {})
     assert conflicts(plan, server) == {"0": 0, "2": 0, "4": 0}
-    view = model_of(plan, with_personal(plan, server, {"4"}), states, 0)
-    assert equal(view["params"], server["params"])
+    model = model_of(plan, with_personal(plan, server, {"4"}), states, 0)
+    assert equal(model["params"], server["params"])
 
 
 # -- what is sent -----------------------------------------------------------------------------------------------
@@ -359,6 +500,19 @@ def test_the_last_gradient_is_that_of_the_models_last_step():
     assert "fedlag.update" not in uploads[0].masks
     moved = tree.sub(uploads[0].slots["params"], plan.tasks[0].initial["params"])
     assert not torch.allclose(-0.1 * uploads[0].slots["fedlag.update"]["0.weight"], moved["0.weight"], atol=1e-3)
+
+
+def test_of_many_steps_the_last_gradient_is_compared():
+    plan = tiny_plan("fedlag(signal=last_grad)")
+    _, _, uploads = rounds_of(plan, 1, [0])
+    params, gradients = plan.tasks[0].initial["params"], []
+    for ctx, batch in batches(plan, context_of(plan, 0), 0):
+        gradients.append(ctx.grad({"params": params, "buffers": {}}, "params", batch).tree)
+        params = tree.add(params, gradients[-1], -0.1)
+    first, *_, last = gradients
+    for name, leaf in uploads[0].slots["fedlag.update"].items():
+        assert torch.allclose(leaf, last[name], atol=1e-6)
+        assert not torch.allclose(leaf, first[name], atol=1e-3)
 
 
 @dataclass(frozen=True)
@@ -457,7 +611,7 @@ def test_it_wraps_a_wrapper_around_a_method():
     plan = tiny_plan("fedlag(flayer(ditto), warmup=0)")
     played = play(plan)
     assert len(personal(plan, played.server)) == 1
-    assert {"fedlag.own", "flayer.own", "ditto.own"} <= played.clients[0].keys()
+    assert {"fedlag.own", "flayer.accuracy", "ditto.own"} <= played.clients[0].keys()
 
 
 # -- the choice ---------------------------------------------------------------------------------------------------
@@ -478,15 +632,37 @@ def chosen(method: str, *rounds) -> list[set[str]]:
 
 
 def test_the_dynamic_schedule_chooses_after_every_round():
-    assert chosen("fedlag(k=1, xi=0, warmup=0)", APART, OTHER, CALM) == [{"A"}, {"B"}, set()]
+    assert chosen("fedlag(k=1, xi=0, warmup=0, schedule=dynamic)", APART, OTHER, CALM) == [{"A"}, {"B"}, set()]
+
+
+def test_by_default_all_rounds_so_far_count_but_only_layers_in_conflict_now():
+    """A has 1 conflict after APART, B 2 after OTHER; with one more of A each has 2, and A alone has one now."""
+    assert chosen("fedlag(k=1, xi=0, warmup=0)", APART, OTHER, APART, CALM) == [{"A"}, {"B"}, {"A"}, set()]
+    both = [upload(E[0], E[0]), upload(-E[0], -E[0]), upload(E[1], E[1])]
+    assert chosen("fedlag(k=1, xi=0, warmup=0)", OTHER, APART, both) == [{"B"}, {"A"}, {"B"}]
+
+
+def test_a_round_with_one_upload_keeps_the_choice():
+    assert chosen("fedlag(k=1, xi=0, warmup=0)", APART, [upload(E[0], E[0])]) == [{"A"}, {"A"}]
+
+
+def test_changes_of_the_choice_are_counted_and_one_in_the_last_round_warns():
+    plan = vector_plan("fedlag(k=1, xi=0, warmup=0, schedule=dynamic)", rounds=3)
+    server, counts = first_server(plan.server(0)), []
+    for round, uploads in enumerate((APART, OTHER)):
+        server = judged(plan, uploads, round, server)
+        counts.append(plan.method.server_records(plan.server(round), server)["personal_changes"])
+    assert counts == [0.0, 1.0]
+    with pytest.warns(UserWarning, match="changed in the last round"):
+        judged(plan, APART, 2, {**server, "params": first_server(plan.server(0))["params"]})
 
 
 def test_the_warm_up_has_no_personal_layers():
     assert chosen("fedlag(k=1, xi=0, warmup=2)", APART, OTHER, APART) == [set(), set(), {"A"}]
 
 
-def test_by_default_the_warm_up_is_half_of_the_rounds_and_at_most_30():
-    for rounds, first in ((1, 0), (4, 2), (5, 2), (100, 30)):
+def test_by_default_the_warm_up_is_a_tenth_of_the_rounds_1_to_30():
+    for rounds, first in ((4, 1), (25, 2), (100, 10), (1000, 30)):
         plan = vector_plan("fedlag(k=1, xi=0)", rounds)
         assert not personal(plan, judged(plan, APART, first - 1))
         assert personal(plan, judged(plan, APART, first)) == {"A"}
@@ -506,8 +682,9 @@ def test_the_static_schedule_chooses_once_by_the_sum():
 
 def test_a_moving_average_remembers_old_conflicts():
     """With ema = 0.75, B has 2 / 4 = 0.5 after OTHER, then 0.375; A has 1 / 4 = 0.25 after APART, then more."""
-    assert chosen("fedlag(k=1, xi=0, warmup=0, ema=0.75)", OTHER, APART, APART) == [{"B"}, {"B"}, {"A"}]
-    assert chosen("fedlag(k=1, xi=0, warmup=0)", OTHER, APART, APART) == [{"B"}, {"A"}, {"A"}]
+    letter = "fedlag(k=1, xi=0, warmup=0, schedule=dynamic)"
+    assert chosen(f"{letter[:-1]}, ema=0.75)", OTHER, APART, APART) == [{"B"}, {"B"}, {"A"}]
+    assert chosen(letter, OTHER, APART, APART) == [{"B"}, {"A"}, {"A"}]
 
 
 def test_ties_and_layers_without_conflict():
@@ -552,37 +729,78 @@ def test_layers_of_each_granularity_leave_normalisation_out(granularity, expecte
     assert [name for each in units.values() for name in each.along] == scored
 
 
+class Scaled(nn.Linear):
+    """A layer, not a normalisation, that has a buffer."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs)
+        self.register_buffer("scale", torch.ones(()))
+
+
+@pytest.mark.parametrize(("granularity", "layer"), [("module", "1.0"), ("tensor", "1.0.weight"), ("block", "1")])
+def test_buffers_of_a_layer_go_with_it(granularity, layer):
+    module = nn.Sequential(nn.Linear(4, 5), nn.Sequential(Scaled(5, 5), nn.Linear(5, 3)))
+    task = Task(module, (torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64)), classes=3)
+    units = methods.build(f"fedlag(granularity={granularity})").divide(task, frozenset())
+    assert [unit for unit, each in units.items() if "1.0.scale" in each.along] == [layer]
+    assert not any("1.0.scale" in each.params for each in units.values())
+
+
+@pytest.mark.parametrize("size", [None, 16])
+def test_updates_are_compared_whole_or_as_sketches_of_the_size_asked_for(size):
+    """The first layer has 30 coordinates, the last 18."""
+    plan = tiny_plan(f"fedlag(sketch={size})" if size else "fedlag")
+    server, _, uploads = rounds_of(plan, 1)
+    server = first_server(plan.server(0))
+    found = {unit: each.cosines for unit, each in plan.method.compare(plan.server(0), server, uploads).items()}
+    for unit in ("0", "4"):
+        names = [f"{unit}.weight", f"{unit}.bias"]
+        rows = [tree.flatten(tree.sub(each.slots["params"], server["params"]), names) for each in uploads.values()]
+        wanted = cosine_matrix([row if size is None else sketch(row, size) for row in rows])
+        assert torch.allclose(found[unit], wanted, atol=1e-5)
+        assert size is None or not torch.allclose(found[unit], cosine_matrix(rows), atol=1e-2)
+
+
 @pytest.mark.parametrize("granularity", ["module", "tensor", "block"])
 def test_normalisation_goes_with_the_layer_before_it_if_asked(granularity):
     task = nested()
     units = methods.build(f"fedlag(granularity={granularity}, attach_norm=preceding)").divide(task, frozenset())
-    before = {"1.1": "1.0", "2": "1.3"}
+    before = {"0": "1.0", "1.1": "1.0", "2": "1.3"}  # the first has no layer before it
     for norm, layer in before.items():
         key = {"module": layer, "tensor": f"{layer}.weight", "block": "1"}[granularity]
         for leaf in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
             assert [unit for unit, each in units.items() if f"{norm}.{leaf}" in each.along] == [key]
-    assert not any(name.startswith("0.") for each in units.values() for name in each.along)
+
+
+def test_normalisation_of_a_block_goes_with_its_block_and_that_of_a_private_layer_with_none():
+    module = nn.Sequential(nn.Linear(4, 5), nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 5)), nn.BatchNorm1d(5))
+    task = Task(module, (torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64)), classes=5)
+    method = methods.build("fedlag(granularity=block, attach_norm=preceding)")
+    units = method.divide(task, frozenset())
+    assert [unit for unit, each in units.items() if "1.0.running_mean" in each.along] == ["1"]
+    kept = method.divide(task, frozenset({"1.1.weight", "1.1.bias"}))
+    assert not any("2.running_mean" in each.along for each in kept.values())
 
 
 def test_attached_normalisation_and_its_statistics_are_the_clients_own():
     plan = tiny_plan("fedlag(k=1, warmup=0, attach_norm=preceding)", norm=True)
     server, states, _ = rounds_of(plan, 2)
-    view = model_of(plan, with_personal(plan, server, {"0"}), states, 0)
+    model = model_of(plan, with_personal(plan, server, {"0"}), states, 0)
     own = states[0]["fedlag.own"]
     for name in ("1.weight", "1.bias"):
-        assert torch.equal(view["params"][name], own[name])
-    assert torch.equal(view["buffers"]["1.running_mean"], own["1.running_mean"])
+        assert torch.equal(model["params"][name], own[name])
+    assert torch.equal(model["buffers"]["1.running_mean"], own["1.running_mean"])
     assert not torch.equal(own["1.running_mean"], server["buffers"]["1.running_mean"])
-    assert torch.equal(view["params"]["3.weight"], server["params"]["3.weight"])
+    assert torch.equal(model["params"]["3.weight"], server["params"]["3.weight"])
 
 
 def test_normalisation_is_averaged_unless_attached():
     plan = tiny_plan("fedlag(k=1, warmup=0)", norm=True)
     server, states, _ = rounds_of(plan, 2)
-    view = model_of(plan, with_personal(plan, server, {"0"}), states, 0)
-    assert torch.equal(view["params"]["1.weight"], server["params"]["1.weight"])
-    assert torch.equal(view["buffers"]["1.running_mean"], server["buffers"]["1.running_mean"])
-    assert torch.equal(view["params"]["0.weight"], states[0]["fedlag.own"]["0.weight"])
+    model = model_of(plan, with_personal(plan, server, {"0"}), states, 0)
+    assert torch.equal(model["params"]["1.weight"], server["params"]["1.weight"])
+    assert torch.equal(model["buffers"]["1.running_mean"], server["buffers"]["1.running_mean"])
+    assert torch.equal(model["params"]["0.weight"], states[0]["fedlag.own"]["0.weight"])
 
 
 def test_layers_that_the_inner_method_keeps_private_are_not_chosen():
@@ -597,16 +815,13 @@ def test_layers_that_the_inner_method_keeps_private_are_not_chosen():
 # -- errors -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_bad_options_are_refused_when_the_method_is_built():
+    check_bad_options(
+        "fedlag",
         *("k=-1", "k=0.5", "xi=0.1", "xi=-1", "warmup=-1", "schedule=once", "signal=gradient", "granularity=row"),
-        *("tie=any", "allow_zero=2", "attach_norm=following", "ema=1", "ema=-0.1", "ema=0.5, schedule=static"),
-    ],
-)
-def test_bad_options_are_refused_when_the_method_is_built(options):
-    with pytest.raises(OptionError, match=f"fedlag: {options.partition('=')[0]}="):
-        methods.build(f"fedlag({options})")
+        *("tie=any", "allow_zero=2", "attach_norm=following", "ema=1", "ema=-0.1"),
+        *("ema=0.5, schedule=static", "ema=0.5, schedule=cumulative"),
+    )
 
 
 def test_k_is_compared_with_the_model_before_anything_runs():

@@ -1,17 +1,19 @@
 """FedMask: personal binary masks of frozen weights, averaged where they overlap."""
 
+import warnings
+
 import pytest
 import torch
 
 from idiolect import Batch, run
 from idiolect.contract import Upload, methods
 from idiolect.core import codec, tree
-from idiolect.core.errors import ComposeError, ModelError, OptionError
+from idiolect.core.errors import ModelError
 from idiolect.engines.client_evaluation import adapt_model
 from idiolect.engines.client_round import train
 from idiolect.engines.slots import aggregate, first_client, first_server, gather
-from idiolect.methods.fedmask import KEPT, SCORES, apply_mask
-from idiolect.testing import check_method, play, tiny_plan, views
+from idiolect.methods.fedmask import KEPT, SCORES
+from idiolect.testing import check_bad_options, check_method, check_wrappers_refused, play, play_params, tiny_plan
 
 HEAD = "4.weight"
 
@@ -27,24 +29,50 @@ def personal_model(ctx, state, download):
 
 
 def test_the_weights_never_change_and_are_never_sent():
-    plan = tiny_plan("fedmask")
-    start = plan.tasks[0].net.params
+    plan = tiny_plan("fedmask(layers=1)")
+    start = plan.method.frozen(plan.context(0, 0))
     outcome = train(plan, 0, 0, None, download_of(plan))
     assert not outcome.upload.slots.get("params")
-    for view in views(plan).values():
-        assert all(torch.equal(leaf, start[n]) for n, leaf in view.items() if n != HEAD)
-        assert ((view[HEAD] == start[HEAD]) | (view[HEAD] == 0)).all()
-        assert (view[HEAD] == 0).any()
+    for model in play_params(plan).values():
+        assert all(torch.equal(leaf, start[n]) for n, leaf in model.items() if n != HEAD)
+        assert ((model[HEAD] == start[HEAD]) | (model[HEAD] == 0)).all()
+        assert (model[HEAD] == 0).any()
 
 
 def test_masks_of_clients_differ():
-    found = views(tiny_plan("fedmask(layers=3)"))
+    found = play_params(tiny_plan("fedmask(layers=3)"))
     assert not torch.equal(found[0]["0.weight"], found[1]["0.weight"])
+
+
+def test_frozen_weights_have_one_size_and_the_drawn_signs_and_biases_are_zero():
+    """The head has 5 inputs: all of its weights are plus or minus the root of 2/5."""
+    plan = tiny_plan("fedmask", norm=True)
+    drawn, frozen = plan.tasks[0].net.params, plan.method.frozen(plan.context(0, 0))
+    head = next(n for n, leaf in drawn.items() if leaf.shape == (3, 5))
+    assert torch.allclose(frozen[head].abs(), torch.tensor(0.4).sqrt())
+    assert torch.equal(frozen[head] < 0, drawn[head] < 0)
+    assert not frozen[head.replace("weight", "bias")].any()
+    assert all(torch.equal(frozen[n], drawn[n]) for n in plan.tasks[0].norms)
+    as_drawn = methods.build("fedmask(weights=drawn)").frozen(plan.context(0, 0))
+    assert all(torch.equal(as_drawn[n], leaf) for n, leaf in drawn.items())
+
+
+def test_scores_learn_at_a_hundred_times_the_runs_learning_rate():
+    plan = tiny_plan("fedmask", lr=0.05)
+    assert {phase.lr for phase in plan.method.phases(plan.context(0, 0))} == {5.0}
+
+
+def test_by_default_masks_change_and_a_round_without_a_change_is_warned_of():
+    with pytest.warns(UserWarning, match=r"in round 1 no bit of any client's mask changed.*raise lr"):
+        play(tiny_plan("fedmask(lr=1e-9)"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        play(tiny_plan("fedmask", rounds=1))
 
 
 def test_a_mask_costs_one_bit_per_weight_and_one_for_its_structure():
     """The head has 3 x 5 weights: 15 bits for the structure and 8 for what was kept are 2 + 1 bytes."""
-    plan = tiny_plan("fedmask")
+    plan = tiny_plan("fedmask(layers=1)")
     upload = train(plan, 0, 0, None, download_of(plan)).upload
     assert upload.slots["fedmask.bits"][HEAD].dtype == torch.bool
     assert codec.size({"fedmask.bits": upload.slots["fedmask.bits"]}, upload.masks) == 2 + 1
@@ -54,7 +82,7 @@ def test_a_mask_costs_one_bit_per_weight_and_one_for_its_structure():
 def test_the_gradient_goes_straight_through_the_mask():
     """d loss / d s = w x (d loss / d theta) x sigmoid'(s) where kept, off or on, and 0 where pruned; d loss / d theta
     by finite differences."""
-    plan = tiny_plan("fedmask")
+    plan = tiny_plan("fedmask(layers=1, weights=drawn)")
     ctx, method = plan.context(0, 0), plan.method
     frozen = {n: leaf.double() for n, leaf in plan.tasks[0].net.params.items()}
     ctx.task.net.params = frozen
@@ -63,7 +91,7 @@ def test_the_gradient_goes_straight_through_the_mask():
     kept = {HEAD: torch.ones(3, 5, dtype=torch.bool)}
     kept[HEAD][0, :2] = False
     grad = method.grad(ctx, {SCORES: scores, KEPT: kept, "buffers": {}}, batch).tree[HEAD]
-    model = {n: leaf.clone() for n, leaf in apply_mask(ctx, scores, kept).items()}
+    model = {n: leaf.clone() for n, leaf in method.apply_mask(ctx, scores, kept).items()}
     for at in ((0, 0), (1, 1), (2, 4), (1, 3), (0, 4)):
         ends = []
         for sign in (1, -1):
@@ -89,7 +117,7 @@ def test_pruning_keeps_the_highest_scores_and_of_equal_ones_the_first():
 
 @pytest.mark.parametrize(("sparsity", "left"), [(0.0, 15), (0.5, 8), (0.8, 3)])
 def test_a_client_prunes_once_at_its_first_round_and_what_is_off_stays_off(sparsity, left):
-    plan = tiny_plan(f"fedmask(sparsity={sparsity})")
+    plan = tiny_plan(f"fedmask(layers=1, sparsity={sparsity})")
     first = train(plan, 0, 0, None, download_of(plan))
     second = train(plan, 0, 1, first.state, download_of(plan))
     assert int(first.state[KEPT][HEAD].sum()) == left
@@ -111,7 +139,8 @@ def uploads_of(*clients):
     for index, (kept, bits) in enumerate(clients):
         mask, value = torch.zeros(3, 5, dtype=torch.bool), torch.zeros(3, 5, dtype=torch.bool)
         mask[0, :3], value[0, :3] = torch.tensor(kept), torch.tensor(bits)
-        slots = {"fedmask.bits": {HEAD: value}, "buffers": {}, "weight": {"samples": torch.tensor(2.0)}}
+        changed = {"fedmask.changed": {"bits": torch.tensor(1.0)}}
+        slots = {"fedmask.bits": {HEAD: value}, **changed, "buffers": {}, "weight": {"samples": torch.tensor(2.0)}}
         found[index] = Upload(slots, {"fedmask.bits": {HEAD: mask}})
     return found
 
@@ -124,8 +153,8 @@ EXAMPLE = (
 
 
 def test_the_hand_worked_example():
-    """Means 2/3 (three have the weight), 0 (two) and undecided (one): on, off, and as it is."""
-    plan = tiny_plan("fedmask")
+    """Means 2/3 (three have the weight), 0 (two) and undecided (one): by majority on, off, and as it is."""
+    plan = tiny_plan("fedmask(layers=1, agree=0.5)")
     ctx = plan.server(0)
     server = aggregate(ctx, first_server(ctx), uploads_of(*EXAMPLE))
     assert server["fedmask.mean"][HEAD][0, :3].tolist() == pytest.approx([2 / 3, 0.0, 0.5])
@@ -142,8 +171,32 @@ def test_the_hand_worked_example():
         assert torch.equal(model[SCORES][HEAD].abs(), score.abs())
 
 
+def test_the_server_decides_only_where_enough_agree():
+    """Of the means 2/3 and 0 only the second is agreed on by nine tenths."""
+    plan = tiny_plan("fedmask(layers=1)")
+    ctx = plan.server(0)
+    down = download_of(plan, aggregate(ctx, first_server(ctx), uploads_of(*EXAMPLE)))
+    assert down["fedmask.decided"][HEAD][0, :3].tolist() == [False, True, False]
+    assert not down["fedmask.on"][HEAD].any()
+
+
+def test_scores_are_averaged_over_those_who_kept_the_weight_on_request():
+    """Scores 0.4 and -0.2 of two who kept a weight have the mean 0.1; one alone decides nothing."""
+    plan = tiny_plan("fedmask(layers=1, combine=scores)")
+    ctx, sent = plan.server(0), uploads_of(*EXAMPLE[:2])
+    for upload, value in zip(sent.values(), (0.4, -0.2), strict=True):
+        upload.slots["fedmask.bits"][HEAD] = torch.full((3, 5), value)
+        upload.masks["fedmask.bits"][HEAD][0, 1:] = False
+    sent[0].masks["fedmask.bits"][HEAD][0, 2] = True
+    down = download_of(plan, aggregate(ctx, first_server(ctx), sent))
+    assert down["fedmask.decided"][HEAD][0, :3].tolist() == [True, False, False]
+    client = {SCORES: {HEAD: torch.full((3, 5), -0.7)}, KEPT: sent[0].masks["fedmask.bits"]}
+    model = personal_model(plan.context(0, 0, newcomer=False), client, down)
+    assert model[SCORES][HEAD][0, :3].tolist() == pytest.approx([0.1, -0.7, -0.7])
+
+
 def test_a_weight_that_too_few_have_keeps_its_earlier_mean():
-    plan = tiny_plan("fedmask")
+    plan = tiny_plan("fedmask(layers=1)")
     ctx = plan.server(0)
     server = aggregate(ctx, first_server(ctx), uploads_of(*EXAMPLE))
     after = aggregate(ctx, server, uploads_of(EXAMPLE[1], EXAMPLE[2]))
@@ -154,41 +207,41 @@ def test_a_weight_that_too_few_have_keeps_its_earlier_mean():
 
 def test_without_overlap_masks_stay_personal():
     """More clients than there are can never agree, so that every client only ever has its own mask."""
-    plan = tiny_plan("fedmask(overlap=99)")
+    plan = tiny_plan("fedmask(layers=1, overlap=99)")
     played = play(plan)
     assert (played.server["fedmask.mean"][HEAD] == 0.5).all()
-    assert any((play(tiny_plan("fedmask")).server["fedmask.mean"][HEAD] != 0.5).flatten().tolist())
+    assert any((play(tiny_plan("fedmask(layers=1)")).server["fedmask.mean"][HEAD] != 0.5).flatten().tolist())
 
 
 def test_a_personal_model_needs_no_participation():
     """What a client that was away predicts with follows from its state and the newest download alone."""
-    plan = tiny_plan("fedmask")
+    plan = tiny_plan("fedmask(layers=1)")
     ctx = plan.context(0, 5, newcomer=False)
     state = train(plan, 0, 0, None, download_of(plan)).state
     sctx = plan.server(0)
     download = download_of(plan, aggregate(sctx, first_server(sctx), uploads_of(*EXAMPLE)))
     work, model = plan.method.prepare(ctx, gather(ctx, state, download)), personal_model(ctx, state, download)
     assert all(torch.equal(work[slot][HEAD], model[slot][HEAD]) for slot in (SCORES, KEPT))
-    assert torch.equal(model["params"][HEAD], apply_mask(ctx, work[SCORES], work[KEPT])[HEAD])
+    assert torch.equal(model["params"][HEAD], plan.method.apply_mask(ctx, work[SCORES], work[KEPT])[HEAD])
 
 
 # -- the rest --------------------------------------------------------------------------------------------
 
 
 def test_an_unseen_client_learns_and_prunes_its_own_mask():
-    plan = tiny_plan("fedmask", unseen=1)
+    plan = tiny_plan("fedmask(layers=1)", unseen=1)
     ctx = plan.context(5, 2)
     assert [phase.name for phase in plan.method.onboard(ctx)] == ["probe", "train"]
     model = personal_model(ctx, first_client(ctx), download_of(plan))
     tuned = adapt_model(plan, ctx, model, unseen=True)
     assert int(tuned[KEPT][HEAD].sum()) == 8
-    assert torch.equal(tuned["params"][HEAD], apply_mask(ctx, tuned[SCORES], tuned[KEPT])[HEAD])
+    assert torch.equal(tuned["params"][HEAD], plan.method.apply_mask(ctx, tuned[SCORES], tuned[KEPT])[HEAD])
 
 
 def test_fine_tuning_moves_the_scores_and_keeps_the_weights_frozen():
-    result = run("finetune(fedmask, epochs=5)", clients=4, rounds=2, seed=0, engine="loop")
+    result = run("finetune(fedmask(layers=1), epochs=5)", clients=4, rounds=2, seed=0, engine="loop")
     model = result.model(0)
-    start = result.plan.tasks[0].net.params
+    start = result.plan.method.inner.frozen(result.plan.context(0, 0))
     own = dict(model.named_parameters())
     assert torch.equal(own["fc1.weight"], start["fc1.weight"])
     assert ((own["fc2.weight"] == start["fc2.weight"]) | (own["fc2.weight"] == 0)).all()
@@ -198,24 +251,32 @@ def test_fine_tuning_moves_the_scores_and_keeps_the_weights_frozen():
 def test_the_score_rate_is_an_option():
     moves = []
     for lr in (0.1, 0.4):
-        plan = tiny_plan(f"fedmask(lr={lr}, sparsity=0)", epochs=1, batch_size=14)
+        plan = tiny_plan(f"fedmask(layers=1, lr={lr}, sparsity=0)", epochs=1, batch_size=14)
         state = train(plan, 0, 0, None, download_of(plan)).state
         moves.append(tree.sub(state[SCORES], first_client(plan.context(0, 0))[SCORES])[HEAD])
     assert torch.allclose(moves[1], 4 * moves[0], atol=1e-6)
 
 
 def test_share_of_weights_that_are_on_is_recorded():
-    plan = tiny_plan("fedmask")
+    plan = tiny_plan("fedmask(layers=1)")
     client = first_client(plan.context(0, 0))
     assert float(plan.method.client_records(plan.context(0, 0), client)["on"]) == 1.0
     half = plan.method.prune(plan.context(0, 0), client)
     assert float(plan.method.client_records(plan.context(0, 0), half)["on"]) == pytest.approx(8 / 15)
 
 
-@pytest.mark.parametrize("options", ["sparsity=1", "sparsity=-0.1", "layers=0", "start=0", "lr=0", "overlap=0"])
-def test_bad_options_are_refused(options):
-    with pytest.raises(OptionError, match=options.split("=")[0]):
-        methods.build(f"fedmask({options})")
+def test_bad_options_are_refused():
+    check_bad_options(
+        "fedmask",
+        "sparsity=1",
+        "sparsity=-0.1",
+        "layers=0",
+        "start=0",
+        "lr=0",
+        "overlap=0",
+        "agree=0.4",
+        "weights=ones",
+    )
 
 
 def test_more_masked_layers_than_layers_is_an_error_before_anything_runs():
@@ -223,12 +284,10 @@ def test_more_masked_layers_than_layers_is_an_error_before_anything_runs():
         methods.build("fedmask(layers=4)").check(tiny_plan("fedavg").tasks[0])
 
 
-@pytest.mark.parametrize("wrapper", ["fedlag", "flayer"])
-def test_wrappers_that_need_a_trained_model_are_refused(wrapper):
-    with pytest.raises(ComposeError, match="frozen weights"):
-        methods.build(f"{wrapper}(fedmask)")
+def test_wrappers_that_need_a_trained_model_are_refused():
+    check_wrappers_refused("fedmask", "frozen weights")
 
 
-@pytest.mark.parametrize("expression", ["fedmask", "fedmask(layers=3, sparsity=0)"])
+@pytest.mark.parametrize("expression", ["fedmask(layers=3, sparsity=0)", "fedmask(combine=scores)"])
 def test_it_keeps_the_contract(expression):
     check_method(expression, ["messages", "pure", "through_bytes", "batchnorm"])

@@ -3,17 +3,26 @@
 import pytest
 import torch
 
+from idiolect import run
 from idiolect.contract import methods
 from idiolect.core import codec
 from idiolect.core.errors import ModelError
 from idiolect.engines.slots import aggregate, first_server
-from idiolect.testing import play, tiny_plan, views
-from idiolect.testing.scalar import download_of, make_upload, personal_model, train_client
+from idiolect.testing import play, play_params, tiny_plan
+from idiolect.testing.scalar import (
+    Product,
+    download_of,
+    half_squared_error,
+    make_upload,
+    personal_model,
+    scalar_federation,
+    train_client,
+)
 
 
 def test_the_body_is_common_and_the_heads_differ():
     for method in ("fedper", "fedrep(head_epochs=1)"):
-        own = views(tiny_plan(method))
+        own = play_params(tiny_plan(method))
         assert torch.equal(own[0]["0.weight"], own[1]["0.weight"])
         assert not torch.equal(own[0]["4.weight"], own[1]["4.weight"])
 
@@ -51,24 +60,8 @@ def test_fedrep_trains_the_head_then_the_body():
 
 def test_fedrep_hand_worked():
     """Loss (b h - 1)^2 / 2 at b = 2, h = 0, rate 0.1: the head moves to 0.2, then the body to 2.012."""
-    from torch import nn
-
-    from idiolect import Federation, run
-
-    class Product(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.head = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
-            nn.init.constant_(self.body.weight, 2.0)
-            nn.init.constant_(self.head.weight, 0.0)
-
-        def forward(self, x):
-            return self.head(self.body(x))
-
-    one = (torch.ones(1, 1), torch.ones(1, 1))
-    data = Federation.from_clients([{"train": one, "val": one, "test": one}])
-    halved = lambda outputs, y: (outputs - y).pow(2).sum(1) / 2  # noqa: E731
-    model = run("fedrep(head_epochs=1)", data, model=Product(), loss=halved, rounds=1, lr=0.1).model(0)
+    options = {"loss": half_squared_error, "rounds": 1, "lr": 0.1}
+    model = run("fedrep(head_epochs=1)", scalar_federation(1.0), model=Product(body=2.0, head=0.0), **options).model(0)
     assert model.head.weight.item() == pytest.approx(0.2)
     assert model.body.weight.item() == pytest.approx(2.012)
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from idiolect import Batch, Task
 from idiolect.contract import methods, tree
-from idiolect.core.errors import ModelError, OptionError
+from idiolect.core.errors import ModelError
 from idiolect.engines.client_evaluation import adapt_model
 from idiolect.engines.slots import first_client, first_server
 from idiolect.methods.fedrod import HYPER, OWN
-from idiolect.testing import play, tiny_model, tiny_plan, views
+from idiolect.testing import check_bad_options, check_regression_refused, check_wrappers, play, tiny_model, tiny_plan
 from idiolect.testing.scalar import context_of, numeric_gradient, personal_model, train_client, with_log
 
 
@@ -99,6 +99,16 @@ def test_the_private_head_never_leaves_a_client():
     assert set(outcome.state) == {OWN}
 
 
+def test_without_the_balance_the_shared_model_is_fedavgs_and_the_prediction_is_not():
+    """The client predicts with both heads, whatever gamma."""
+    plan = tiny_plan("fedrod(gamma=0)")
+    played, plain = play(plan), play(tiny_plan("fedavg"))
+    assert all(torch.equal(leaf, plain.server["params"][n]) for n, leaf in played.server["params"].items())
+    ctx, model = personal_model(plan, played.server, played.clients[0])
+    x = plan.data.clients[0].x
+    assert not torch.allclose(plan.method.predict(ctx, model, x), ctx.task.forward(model["params"], {}, x).outputs)
+
+
 def test_the_default_acts():
     played, plain = play(tiny_plan("fedrod")), play(tiny_plan("fedavg"))
     assert any(not torch.equal(leaf, plain.server["params"][n]) for n, leaf in played.server["params"].items())
@@ -156,9 +166,9 @@ def test_an_unseen_client_trains_its_private_head_alone(method):
     assert not torch.equal(tuned[OWN]["5.weight"], model[OWN]["5.weight"])
 
 
-@pytest.mark.parametrize("wrapped", ["fedlag(fedrod, warmup=0)", "flayer(fedrod)", "finetune(fedrod(hyper=true))"])
-def test_wrappers_wrap_it(wrapped):
-    assert all(torch.isfinite(leaf).all() for view in views(tiny_plan(wrapped)).values() for leaf in view.values())
+def test_wrappers_wrap_it():
+    check_wrappers("fedrod")
+    check_wrappers("fedrod(hyper=true)", ["finetune({})"])
 
 
 def test_fine_tuning_trains_the_model_under_the_sum_of_heads():
@@ -189,8 +199,7 @@ def test_a_model_that_is_one_layer_is_all_head():
 
 
 def test_a_task_without_classes_is_refused():
-    with pytest.raises(ModelError, match="fedrod works with one class per sample"):
-        methods.build("fedrod").check(Task(nn.Linear(2, 1), (torch.zeros(2, 2), torch.zeros(2, 1))))
+    check_regression_refused("fedrod", "fedrod works with one class per sample")
 
 
 def test_one_logit_for_two_classes_is_refused():
@@ -199,7 +208,12 @@ def test_one_logit_for_two_classes_is_refused():
         methods.build("fedrod").check(task)
 
 
-@pytest.mark.parametrize("bad", ["gamma=-1", "hyper=2", "hidden=0", "own_lr=0"])
-def test_bad_options_are_named(bad):
-    with pytest.raises(OptionError, match=f"fedrod: {bad.split('=')[0]}="):
-        methods.build(f"fedrod({bad})")
+def test_bad_options_are_named():
+    check_bad_options("fedrod", "gamma=-1", "hyper=2", "hidden=0", "own_lr=0")
+
+
+def test_a_client_without_class_counts_gets_a_finite_head_from_the_network():
+    plan = tiny_plan("fedrod(hyper=true)")
+    ctx = context_of(plan, class_counts=torch.zeros(3))
+    head = plan.method.private_head(ctx, first_server(plan.server(0)))
+    assert all(torch.isfinite(leaf).all() for leaf in head.values())

@@ -22,7 +22,7 @@ from idiolect.engines.slots import aggregate, first_client, first_server, gather
 from idiolect.methods.fedsplit import FedSplit
 from idiolect.task.optimizers import SGD
 from idiolect.task.task import Task
-from idiolect.testing import check_method, play, tiny_model, tiny_plan, views
+from idiolect.testing import check_method, play, play_params, tiny_model, tiny_plan
 
 
 def net() -> nn.Module:
@@ -69,7 +69,7 @@ SHARED = [True, False, False, False, True, False]
 # -- the split -------------------------------------------------------------------------------------------
 
 
-def test_hand_worked_example_of_the_docstring() -> None:
+def test_the_hand_worked_example() -> None:
     """Two clients of equal size train units (0, 0) to (2, 4) and (6, 8); unit 0 is shared. Its mean is (2 + 6) / 2 = 4;
     unit 1 was sent by nobody, so the server keeps 0 and the clients continue with their own 4 and 8."""
     module = net()
@@ -95,15 +95,11 @@ def test_personal_rows_never_leave_their_client() -> None:
 
 
 def test_clients_agree_on_shared_rows_and_differ_in_personal_ones() -> None:
-    found = views(tiny_plan("fedsplit(layers=1, shared=[0, 4])"))
+    found = play_params(tiny_plan("fedsplit(layers=1, shared=[0, 4])"))
     for name in ("0.weight", "0.bias"):
-        assert all(view[name][[0, 4]].equal(found[0][name][[0, 4]]) for view in found.values())
+        assert all(model[name][[0, 4]].equal(found[0][name][[0, 4]]) for model in found.values())
         assert not found[1][name][[1, 2, 3, 5]].eq(found[0][name][[1, 2, 3, 5]]).any()
-    assert all(view["4.weight"].equal(found[0]["4.weight"]) for view in found.values())
-
-
-def test_all_shared_is_fedavg_and_a_personal_head_is_fedper() -> None:
-    check_method("fedsplit", ["identities"])
+    assert all(model["4.weight"].equal(found[0]["4.weight"]) for model in found.values())
 
 
 def test_sharing_all_is_fedavg_for_unseen_clients_too() -> None:
@@ -205,6 +201,7 @@ def test_a_drawn_partition_depends_on_the_seed_alone() -> None:
 
 def test_the_shared_units_come_last_where_they_are_not_drawn() -> None:
     assert partition("fedsplit(layers=1, share=0.5, random=false)") == [[False] * 3 + [True] * 3]
+    assert partition("fedsplit(layers=1, share=0.3, random=false)") == [[False] * 4 + [True] * 2]
 
 
 def test_given_units_one_list_per_layer() -> None:
@@ -224,7 +221,8 @@ def test_given_units_one_list_per_layer() -> None:
         ({"share": 1.5}, r"must lie in \[0, 1\]"),
         ({"bias": "both"}, "must be one of follow, all_local"),
         ({"layers": 1.5}, "layers must be a text or whole number or list"),
-        ({"layers": (1.5,)}, "a layer is a name or a whole number"),
+        ({"layers": (1.5,)}, "layers must be a text or whole number or list of texts or whole numbers"),
+        ({"layers": (True,)}, "layers must be a text"),
     ],
 )
 def test_bad_options(changes: dict[str, Any], problem: str) -> None:
@@ -262,7 +260,7 @@ def test_bias_and_normalisation_may_be_all_personal() -> None:
     assert a["params"]["0.weight"].eq(b["params"]["0.weight"]).all(1).tolist() == SHARED
     for slot, name in (("params", "1.weight"), ("params", "1.bias"), ("buffers", "1.running_var")):
         assert not a[slot][name].eq(b[slot][name]).any()
-    plain = views(tiny_plan(method))
+    plain = play_params(tiny_plan(method))
     assert not plain[0]["0.bias"].eq(plain[1]["0.bias"]).any()
     assert methods.build(method).needs.norm_stats == "local"
 
@@ -316,6 +314,11 @@ def test_an_unseen_client_trains_all_of_what_the_run_keeps_local() -> None:
     before, after = first_step(norm=True, norm_affine="local")
     assert not before["params"]["1.bias"].eq(after["params"]["1.bias"]).any()
     assert before["params"]["0.weight"].eq(after["params"]["0.weight"]).all(1).tolist() == SHARED
+
+
+@pytest.mark.parametrize("how", ["predict", "train"])
+def test_random_values_in_one_group_are_the_same_on_every_engine(how: str) -> None:
+    check_method(f"fedfac(layers=1, estimator=pc, replace_units=personal, replace_when={how})", ["engines", "pure"])
 
 
 @pytest.mark.parametrize("text", ["fedsplit(layers=head, shared=[1])", "fedsplit(layers=[1, 2], bias=all_local)"])

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Task, run
+from idiolect import Batch, Task
 from idiolect.contract import methods
-from idiolect.core.errors import ModelError, OptionError
+from idiolect.core.errors import ModelError
 from idiolect.engines.client_evaluation import adapt_model
 from idiolect.engines.slots import aggregate, first_server
 from idiolect.methods.gpfl import CLASSES, CONDITION, RECEIVED, VALVE, Valve
-from idiolect.task.network import Net
-from idiolect.testing import check_method, play, tiny_plan, views
+from idiolect.task.network import Net, Output
+from idiolect.testing import check_bad_options, check_export, check_wrappers, play, tiny_plan
 from idiolect.testing.scalar import (
     numeric_gradient,
     pad_batch,
@@ -54,7 +54,9 @@ def test_the_hand_worked_example():
     features, y = torch.tensor([[2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 1])
     assert method.valve(ctx, slots, "global", features)[0].tolist() == [3.0, 0.0]
     wanted = [math.log(1 + math.exp(-1)) + 0.5 * 2, math.log(1 + math.exp(1)) + 0.5 * math.sqrt(13)]
-    assert method.guidance(ctx, slots, features, y).tolist() == pytest.approx(wanted)
+    for weight, value in (((1.0, 0.0), wanted[0]), ((0.0, 1.0), wanted[1]), ((1.0, 1.0), sum(wanted) / 2)):
+        batch = Batch(features, y, torch.tensor(weight))
+        assert method.penalty(ctx, slots, Output(features, features, {}), batch).item() == pytest.approx(value)
 
 
 def test_conditions_are_the_plain_and_the_clients_mean_of_the_received_embeddings():
@@ -71,10 +73,10 @@ def test_conditions_are_the_plain_and_the_clients_mean_of_the_received_embedding
 def test_the_pull_is_towards_the_received_embeddings_and_directions_follow_the_trained_ones():
     plan = tiny_plan("gpfl(mu=0)")
     ctx, work = start_training(plan)
-    y = torch.tensor([0, 1])
-    moved = {**work, CLASSES: {"weight": work[CLASSES]["weight"] * 3}}
-    features = torch.ones(2, 5)
-    values = [plan.method.guidance(ctx, slots, features, y) for slots in (work, moved)]
+    batch = Batch(torch.ones(2, 4), torch.tensor([0, 1]), torch.ones(2))
+    longer = {**work, CLASSES: {"weight": work[CLASSES]["weight"] * 3}}
+    out = Output(torch.ones(2, 3), torch.ones(2, 5), {})
+    values = [plan.method.penalty(ctx, slots, out, batch) for slots in (work, longer)]
     assert torch.allclose(*values)  # longer embeddings: same directions, same received ones
 
 
@@ -88,8 +90,7 @@ def test_gradients_by_finite_differences(slot):
     def value(leaves):
         slots = {**work, slot: leaves}
         out = plan.method.forward(ctx, slots, batch.x, train=True)
-        guided = plan.method.guidance(ctx, slots, out.features, batch.y)
-        return ctx.task.score(out.outputs, batch) + guided.mean()
+        return ctx.task.score(out.outputs, batch) + plan.method.penalty(ctx, slots, out, batch)
 
     after = ctx.phase.step(ctx, work, batch)[slot]
     decay = 0.0 if slot == "params" else 0.2
@@ -165,10 +166,8 @@ def test_the_defaults_act(option, slot):
 # -- options and company -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bad", ["lam=-1", "mu=-0.1", "mu=true"])
-def test_bad_options_are_named(bad):
-    with pytest.raises(OptionError, match=f"gpfl: {bad.split('=')[0]}="):
-        methods.build(f"gpfl({bad})")
+def test_bad_options_are_named():
+    check_bad_options("gpfl", "lam=-1", "mu=-0.1", "mu=true")
 
 
 @pytest.mark.parametrize(
@@ -184,16 +183,9 @@ def test_models_without_a_last_layer_on_features_are_refused(module, y, classes,
         methods.build("gpfl").check(task)
 
 
-@pytest.mark.parametrize("wrapped", ["fedlag(gpfl, warmup=0)", "flayer(gpfl)", "finetune(gpfl)"])
-def test_wrappers_wrap_it(wrapped):
-    found = views(tiny_plan(wrapped))
-    assert all(torch.isfinite(leaf).all() for view in found.values() for leaf in view.values())
+def test_wrappers_wrap_it():
+    check_wrappers("gpfl")
 
 
 def test_it_exports_a_predictor():
-    result = run("finetune(gpfl)", clients=6, rounds=1, seed=0, unseen=0.2, engine="loop")
-    assert result.model(0)(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
-
-
-def test_it_keeps_the_contract():
-    check_method("gpfl", ["messages", "pure", "through_bytes"])
+    check_export("finetune(gpfl)")

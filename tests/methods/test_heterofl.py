@@ -10,13 +10,21 @@ from torch import nn
 from idiolect import Batch, Task, run
 from idiolect.contract import Upload, methods
 from idiolect.contract.parts.slices import cut, slice_shapes
-from idiolect.core import codec
-from idiolect.core.errors import ComposeError, ModelError, OptionError
+from idiolect.core import codec, tree
+from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines.client_evaluation import adapt_phases
 from idiolect.engines.slots import aggregate
 from idiolect.models import build
-from idiolect.testing import check_method, play, tiny_plan, views
-from idiolect.testing.scalar import context_of, download_of, numeric_gradient, to_double, train_client
+from idiolect.testing import check_method, check_wrappers_refused, play, play_params, tiny_plan
+from idiolect.testing.scalar import (
+    context_of,
+    download_of,
+    numeric_gradient,
+    start_training,
+    take_batch,
+    to_double,
+    train_client,
+)
 
 
 def image_task(module: nn.Module, side: int = 12) -> Task:
@@ -144,9 +152,9 @@ def test_clients_count_alike_whatever_their_samples_unless_weighted():
 
 
 def test_equal_widths_without_scaler_and_mask_are_uniform_fedavg():
-    a = views(tiny_plan("heterofl(rates=1, scaler=false, mask=false)"))
-    b = views(tiny_plan("fedavg", weighting="uniform"))
-    assert all(torch.equal(leaf, b[i][n]) for i, view in a.items() for n, leaf in view.items())
+    a = play_params(tiny_plan("heterofl(rates=1, scaler=false, mask=false)"))
+    b = play_params(tiny_plan("fedavg", weighting="uniform"))
+    assert all(torch.equal(leaf, b[i][n]) for i, model in a.items() for n, leaf in model.items())
 
 
 def test_a_class_is_averaged_over_those_who_have_it():
@@ -183,6 +191,17 @@ def test_the_scaler_divides_the_outputs_of_hidden_layers_by_the_width():
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found.values(), wanted, strict=True))
 
 
+@pytest.mark.parametrize("scaler", ["true", "false"])
+def test_a_step_scales_by_the_clients_width_only_if_asked_for(scaler):
+    plan = tiny_plan(f"heterofl(rates=0.5, mask=false, scaler={scaler})", lr=1.0)
+    ctx, work = start_training(plan)
+    batch = take_batch(plan)
+    loss = plan.method.loss(ctx, {}, batch, 0.5 if scaler == "true" else 1.0)
+    grad = ctx.grad(work, "params", batch, loss).tree
+    after = ctx.phase.step(ctx, work, batch)["params"]
+    assert all(torch.allclose(leaf, work["params"][n] - grad[n]) for n, leaf in after.items())
+
+
 def test_the_gradient_of_the_masked_and_scaled_loss_by_finite_differences():
     plan = tiny_plan("heterofl(rates=0.5)")
     ctx = context_of(plan, 0, class_counts=torch.tensor([3.0, 0.0, 2.0], dtype=torch.float64))
@@ -213,10 +232,24 @@ def test_logits_of_absent_classes_are_zero_and_their_rows_do_not_learn():
 
 
 def test_clients_predict_with_their_own_slice_or_with_the_whole_model():
-    own, whole = views(tiny_plan("heterofl")), views(tiny_plan("heterofl(evaluate=global)"))
+    own, whole = play_params(tiny_plan("heterofl")), play_params(tiny_plan("heterofl(evaluate=global)"))
     assert own[1]["0.weight"].shape == (3, 4)
     assert whole[1]["0.weight"].shape == (6, 4)
-    assert all(torch.equal(leaf, cut(whole[1][n], tuple(leaf.shape))) for n, leaf in own[1].items())
+    scale = {n: 1.0 if n.startswith("4.") else 2.0 for n in own[1]}
+    assert all(torch.equal(leaf, scale[n] * cut(whole[1][n], tuple(leaf.shape))) for n, leaf in own[1].items())
+
+
+def test_a_slice_predicts_with_the_scaler_that_it_was_trained_with():
+    """At width 1/2 hidden weights and biases count twice, in training and in prediction; running statistics match."""
+    plan = tiny_plan("heterofl(rates=0.5, mask=false)", norm=True, norm_stats="average")
+    outcome, ctx = train_client(plan), plan.context(0, 0, newcomer=False)
+    sent = outcome.upload.slots["heterofl.slice"]
+    work = {slot: tree.pick(sent, ctx.initial[slot]) for slot in ("params", "buffers")}
+    model = plan.method.personal_model(ctx, work)
+    assert torch.equal(model["params"]["0.weight"], 2 * work["params"]["0.weight"])
+    assert torch.equal(model["params"]["0.bias"], 2 * work["params"]["0.bias"])
+    assert torch.allclose(model["buffers"]["1.running_mean"], 2 * work["buffers"]["1.running_mean"])
+    assert torch.allclose(model["buffers"]["1.running_var"], 4 * work["buffers"]["1.running_var"])
 
 
 def test_statistics_are_those_of_unscaled_outputs():
@@ -267,14 +300,10 @@ def test_the_default_differs_from_fedavg():
     assert not torch.allclose(a["0.weight"], b["0.weight"])
 
 
-@pytest.mark.parametrize("wrapper", ["fedlag", "flayer"])
-def test_wrappers_that_need_one_model_are_refused(wrapper):
-    with pytest.raises(ComposeError, match="different widths"):
-        methods.build(f"{wrapper}(heterofl)")
+def test_wrappers_that_need_one_model_are_refused():
+    check_wrappers_refused("heterofl", "different widths")
 
 
-@pytest.mark.parametrize(
-    "expression", ["heterofl", "heterofl(evaluate=global)", "heterofl(rates=[1, 0.5, 0.25], weighted=true)"]
-)
+@pytest.mark.parametrize("expression", ["heterofl(evaluate=global)", "heterofl(rates=[1, 0.5, 0.25], weighted=true)"])
 def test_it_keeps_the_contract(expression):
     check_method(expression, ["messages", "pure", "through_bytes", "batchnorm"])

@@ -8,12 +8,18 @@ import torch
 from idiolect.contract import Method, Phase, methods
 from idiolect.core import tree
 from idiolect.core.errors import OptionError
-from idiolect.engines import Loop, engines
 from idiolect.engines.slots import aggregate, first_client, first_server, keep_and_send
 from idiolect.methods.l2sgd import OWN, SHARE
 from idiolect.methods.local import Local
 from idiolect.task.schedules import Exponential
-from idiolect.testing import check_method, play, require_equal, tiny_plan, views
+from idiolect.testing import (
+    check_bad_options,
+    check_method,
+    play,
+    play_params,
+    require_stacking_agrees,
+    tiny_plan,
+)
 from idiolect.testing.scalar import personal_model, start_training, take_batch, train_client
 
 WHOLE = "l2sgd(p=0.5, lam=10)"
@@ -25,7 +31,7 @@ class Stepwise(Method):
     """FedAvg with the local steps of L2SGD(p=0.5)."""
 
     def phases(self, ctx):
-        return (Phase(self.step, steps=methods.build("l2sgd(p=0.5)").steps(ctx.rng("l2sgd"))),)
+        return (Phase(self.step, steps=methods.build("l2sgd(p=0.5)").steps(ctx)),)
 
 
 @dataclass(frozen=True)
@@ -35,21 +41,21 @@ class StepwiseAlone(Stepwise, Local):
 
 @pytest.mark.parametrize(("method", "other"), [("l2sgd(p=0.5, lam=0)", StepwiseAlone()), (WHOLE, Stepwise())])
 def test_moves_of_nothing_and_of_all_the_way_are_local_training_and_fedavg_to_the_bit(method, other):
-    own, plain = views(tiny_plan(method)), views(tiny_plan(other))
-    assert all(torch.equal(leaf, plain[i][n]) for i, view in own.items() for n, leaf in view.items())
+    own, plain = play_params(tiny_plan(method)), play_params(tiny_plan(other))
+    assert all(torch.equal(leaf, plain[i][n]) for i, model in own.items() for n, leaf in model.items())
 
 
 def test_a_stronger_pull_brings_the_models_nearer_to_each_other():
     def spread(lam):
-        found = views(tiny_plan(f"l2sgd(p=0.5, lam={lam})"))
+        found = play_params(tiny_plan(f"l2sgd(p=0.5, lam={lam})"))
         return sum(float(tree.norm(tree.sub(found[i], found[0]))) for i in found)
 
     assert spread(9) < spread(5) < spread(1) < spread(0)
 
 
 def test_the_default_acts():
-    own, alone = views(tiny_plan("l2sgd(p=0.5)")), views(tiny_plan(StepwiseAlone()))
-    plain = views(tiny_plan(Stepwise()))
+    own, alone = play_params(tiny_plan("l2sgd(p=0.5)")), play_params(tiny_plan(StepwiseAlone()))
+    plain = play_params(tiny_plan(Stepwise()))
     assert not torch.equal(own[0]["0.weight"], alone[0]["0.weight"])
     assert not torch.equal(own[0]["0.weight"], plain[0]["0.weight"])
 
@@ -148,7 +154,7 @@ def test_statistics_move_too_and_counters_stay():
 def test_what_the_run_keeps_local_does_not_move():
     plan = tiny_plan("l2sgd", norm=True, norm_stats="local", norm_affine="local")
     played = play(plan)
-    found = views(plan)
+    found = play_params(plan)
     assert torch.equal(found[0]["1.weight"], played.clients[0][OWN]["1.weight"])
 
 
@@ -166,16 +172,12 @@ def test_clients_that_never_trained_use_the_mean(index):
 
 @pytest.mark.parametrize("outer", ["fedlag({}, warmup=0, k=1)", "flayer({})", "finetune({})"])
 def test_wrappers_wrap_it(outer):
-    found = views(tiny_plan(outer.format("l2sgd(p=0.5)")))
+    found = play_params(tiny_plan(outer.format("l2sgd(p=0.5)")))
     assert not torch.equal(found[0]["0.weight"], found[1]["0.weight"])
 
 
 def test_engines_agree_after_moves():
-    played = [
-        play(tiny_plan("l2sgd", participation=0.6), engine)
-        for engine in (Loop, engines.build("vector(chunk=3, count=1)").make)
-    ]
-    require_equal(*played, "vector", 1e-3)
+    require_stacking_agrees(tiny_plan("l2sgd", participation=0.6), relative=1e-3)
 
 
 def test_a_move_beyond_the_mean_is_refused_before_any_step():
@@ -188,9 +190,7 @@ def test_a_move_beyond_the_mean_is_refused_before_any_step():
 
 
 def test_bad_options_are_refused():
-    for text in ("p=0", "p=1", "p=-0.5", "lam=-1"):
-        with pytest.raises(OptionError, match=text.split("=")[0]):
-            methods.build(f"l2sgd({text})")
+    check_bad_options("l2sgd", "p=0", "p=1", "p=-0.5", "lam=-1")
 
 
 def test_it_keeps_the_contract():

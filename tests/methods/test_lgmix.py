@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from idiolect.engines import Plan
 from idiolect.engines.client_round import train
 from idiolect.engines.phases import batches, fresh_optimizer
 from idiolect.engines.slots import aggregate, first_client, first_server, gather, keep_and_send
-from idiolect.task.optimizers import SGD, Adam
+from idiolect.task.optimizers import Adam
 from idiolect.testing import check_method, play, tiny_federation, tiny_model, tiny_plan
 
 # -- how the tests run it ------------------------------------------------------------------------------
@@ -153,6 +152,31 @@ def test_without_history_the_newest_ratio_is_used():
     assert all(plan.method.ratio(state) is state["lgmix.ratio"]["newest"] for state in states.values())
 
 
+def test_the_papers_mean_ends_with_the_round_before():
+    """Ratios 0.8, 0.6, 0.1: in the first round there is only the newest, then 0.8, then (0.8 + 0.6) / 2."""
+    method, used, sums = methods.build("lgmix(preset=paper)"), [], 0.0
+    for count, newest in enumerate((0.8, 0.6, 0.1), start=1):
+        sums += newest
+        numbers = {"sum": sums, "count": float(count), "newest": newest}
+        used.append(float(method.ratio({"lgmix.ratio": {n: torch.tensor(v) for n, v in numbers.items()}})))
+    assert used == pytest.approx([0.8, 0.8, 0.7])
+
+
+def test_unseen_clients_may_get_the_mean_of_all_personal_models():
+    for norm in (False, True):
+        plan = tiny_plan("lgmix(newcomers=mean)", unseen=1, norm=norm, rounds=2)
+        *_, (server, states, models) = rounds_of(plan)
+        trained = [models[i] for i in states]
+        (unseen,) = set(range(len(plan.data.clients))) - set(plan.data.seen)
+        ctx = plan.context(unseen, 1)
+        sent = plan.method.download(plan.server(1), server, (unseen,)).of(unseen)
+        model = model_of(ctx, first_client(ctx), sent)
+        mean = tree.mean([each["params"] for each in trained], [1.0] * len(trained))
+        assert same(model["params"], mean)
+        assert not same(model["params"], server["params"])
+        assert "lgmix.mean" not in plan.method.download(plan.server(1), server, (0,)).of(0)
+
+
 def test_the_personal_models_average_to_the_global_one_if_all_ratios_are_equal():
     plan = tiny_plan("lgmix(fixed=0.3)")
     sizes = [float(plan.facts(i)[0]) for i in plan.data.seen]
@@ -190,7 +214,7 @@ def test_a_fixed_ratio_needs_no_pass_of_the_global_model():
     x, y = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
     module = nn.Sequential(nn.Linear(4, 6), nn.Dropout(), nn.Linear(6, 3))
     ends = []
-    for method in ("lgmix(fixed=1, ref_mode=train)", "local"):
+    for method in ("lgmix(fixed=1)", "local"):
         *_, (_, _, models) = rounds_of(plan_of(method, module, [(x, y)], classes=3, rounds=2))
         ends.append(models[0]["params"])
     assert all(torch.equal(leaf, ends[1][n]) for n, leaf in ends[0].items())
@@ -212,75 +236,6 @@ def test_with_one_client_the_ratio_does_not_matter():
 
 
 # -- clients that miss rounds --------------------------------------------------------------------------
-
-
-def eager(plan, missed):
-    """LG-Mix as the paper writes it, all clients updated by equation 2 at the end of every round."""
-    task, history = plan.tasks[0], plan.method.history
-    params, stats = task.initial["params"], [n for n in task.initial["buffers"] if n.endswith(("_mean", "_var"))]
-
-    def usable(model):
-        return {n: leaf.clamp_min(0) if n.endswith("running_var") else leaf for n, leaf in model.items()}
-
-    def part(model, names):
-        return {n: model[n] for n in names}
-
-    u = flat(task.initial)
-    w, ratios = {i: dict(u) for i in plan.data.seen}, {i: [] for i in plan.data.seen}
-    for round in range(plan.rounds):
-        deltas = {}
-        for i in plan.participants(round):
-            ctx = plan.context(i, round)
-            (phase,) = plan.method.phases(ctx)
-            w[i] = model = usable(w[i])
-            local = reference = 0.0
-            for _, batch in batches(plan, replace(ctx, phase=phase), 0):
-                leaves = {n: leaf.clone().requires_grad_() for n, leaf in part(model, params).items()}
-                scored = task.loss(leaves, part(model, task.initial["buffers"]), batch)
-                beside = task.forward(part(u, params), part(usable(u), task.initial["buffers"]), batch.x)
-                local += float(scored.features.detach().double().square().sum())
-                reference += float(beside.features.double().square().sum())
-                gradients = torch.autograd.grad(scored.loss, list(leaves.values()))
-                moved = {n: model[n] - plan.training.lr * g for n, g in zip(leaves, gradients, strict=True)}
-                model = {**moved, **{n: leaf.detach() for n, leaf in scored.buffers.items()}}
-            if local > 0:
-                deltas[i] = {n: model[n] - w[i][n] for n in (*params, *stats)}
-                ratios[i].append(local / (local + reference))
-        total = sum(float(plan.facts(i)[0]) for i in deltas)
-        step = {n: sum(float(plan.facts(i)[0]) / total * deltas[i][n] for i in deltas) for n in (*params, *stats)}
-        u = {**u, **{n: u[n] + plan.method.server_lr * step[n] for n in step}}
-        step = tree.scale(step, plan.method.server_lr)
-        for i in plan.data.seen:
-            if not ratios[i]:
-                w[i] = dict(u)
-            elif i in deltas or missed == "lazy":
-                share = sum(ratios[i]) / len(ratios[i]) if history else ratios[i][-1]
-                own = deltas.get(i) or tree.zeros_like(step)
-                w[i] = {**w[i], **{n: w[i][n] + share * own[n] + (1 - share) * step[n] for n in step}}
-        yield u, {i: part(usable(model), (*params, *stats)) for i, model in w.items()}
-
-
-@pytest.mark.parametrize("norm", [False, True], ids=["plain", "batchnorm"])
-@pytest.mark.parametrize("options", ["", "history=false", "server_lr=0.5", "missed=ignore"])
-def test_applied_lazily_it_is_what_the_paper_applies_every_round(options, norm):
-    """In double precision, so that nothing but the ratio's own rounding (1e-7) is between the two."""
-    plan = tiny_plan(f"lgmix({options})", participation=0.4, rounds=7)
-    clients = tuple(replace(each, x=each.x.double()) for each in plan.data.clients)
-    task = Task(tiny_model(norm).double(), clients[0].split("train"), classes=3)
-    plan = replace(plan, data=replace(plan.data, clients=clients), tasks=(task,))
-    for (server, _, models), (u, wanted) in zip(rounds_of(plan), eager(plan, plan.method.missed), strict=True):
-        assert same(server["params"], tree.pick(u, server["params"]), rtol=2e-6, atol=2e-6)
-        for i, model in wanted.items():
-            assert same(tree.pick(flat(models[i]), model), model, rtol=2e-6, atol=2e-6)
-    taken = [[t for t in range(7) if i in plan.participants(t)] for i in plan.data.seen]
-    assert any(b - a > 2 for times in taken for a, b in pairwise(times))  # somebody came back after two rounds or more
-
-
-def test_the_eager_reference_tells_ignoring_from_following():
-    plan = tiny_plan("lgmix", participation=0.4, rounds=5)
-    *_, (_, followed) = eager(plan, "lazy")
-    *_, (_, ignored) = eager(plan, "ignore")
-    assert not all(same(followed[i], ignored[i]) for i in plan.data.seen)
 
 
 def test_a_client_without_history_uses_the_global_model():
@@ -367,7 +322,7 @@ def test_a_ratio_that_is_not_finite_is_the_mean_so_far(options, ratios, expected
     plan = plan_of(f"lgmix({options})", body_and_head(), [(torch.ones(3, 1), torch.zeros(3, 1))])
     sums = {n: torch.tensor(math.inf).double() for n in ("local", "global", "local.sum", "global.sum", "samples")}
     before = dict(zip(("sum", "count", "newest"), map(torch.tensor, (*ratios, 0.0)), strict=True))
-    assert float(plan.method.measured(plan.context(0, 0), sums, before)) == pytest.approx(expected)
+    assert float(plan.method.measure_ratio(plan.context(0, 0), sums, before)) == pytest.approx(expected)
 
 
 PIXELS = torch.tensor([1.0, 3.0])
@@ -413,9 +368,9 @@ def test_a_dense_model_trains():
 # -- optimisers with state -----------------------------------------------------------------------------
 
 
-def test_the_optimisers_state_persists_while_the_weights_are_rewound():
-    """With ratio 1 nothing is rewound in effect, so persistent Adam is one long run of Adam."""
-    plan = tiny_plan("lgmix(fixed=1)", optimizer=Adam(), lr=0.01)
+def test_a_kept_optimizer_state_persists_while_the_weights_are_rewound():
+    """With ratio 1 nothing is rewound in effect, so Adam with kept moments is one long run of Adam."""
+    plan = tiny_plan("lgmix(fixed=1)", optimizer=Adam(), optimizer_state="keep", lr=0.01)
     *_, (_, states, models) = rounds_of(plan)
     task = plan.tasks[0]
     params, state = task.initial["params"], plan.training.optimizer.init(task.initial["params"])
@@ -426,27 +381,7 @@ def test_the_optimisers_state_persists_while_the_weights_are_rewound():
             grads = here.grad({"params": params, "buffers": {}}, "params", batch).tree
             params, state = plan.training.optimizer.step(params, grads, state, plan.training.lr)
     assert all(torch.equal(leaf, params[n]) for n, leaf in models[0]["params"].items())
-    assert float(states[0]["lgmix.optimizer"]["params:count/0.weight"]) == 3 * 2 * 4  # rounds, epochs, batches
-
-
-def test_the_optimisers_state_can_be_made_fresh_each_round():
-    fresh = tiny_plan("lgmix(fixed=1, keep_optimizer=false)", optimizer=Adam())
-    *_, (_, states, models) = rounds_of(fresh)
-    *_, (_, _, plain) = rounds_of(tiny_plan("local", optimizer=Adam()))
-    assert "lgmix.optimizer" not in states[0]
-    assert all(torch.equal(leaf, plain[0]["params"][n]) for n, leaf in models[0]["params"].items())
-    *_, (_, _, kept) = rounds_of(tiny_plan("lgmix(fixed=1)", optimizer=Adam()))
-    assert not same(kept[0]["params"], plain[0]["params"])
-
-
-def test_an_absent_client_keeps_its_optimisers_state():
-    plan = tiny_plan("lgmix", optimizer=SGD(momentum=0.9), participation=0.4, rounds=4)
-    before = {}
-    for round, (_, states, _) in enumerate(rounds_of(plan)):
-        took_part = plan.participants(round)
-        for i, state in before.items():
-            assert (state["lgmix.optimizer"] is states[i]["lgmix.optimizer"]) == (i not in took_part)
-        before = states
+    assert float(states[0]["params:count"]["0.weight"]) == 3 * 2 * 4  # rounds, epochs, batches
 
 
 # -- normalisation -------------------------------------------------------------------------------------
@@ -483,15 +418,28 @@ def test_running_variances_are_kept_as_they_are_and_cut_where_they_are_used():
     assert float(work["lgmix.seen"][name].max()) == -0.5
 
 
-def test_the_global_model_gives_features_in_evaluation_mode_unless_told_otherwise():
-    """In the first round both models are the same, so on one batch in training mode their features are too."""
+def test_features_of_both_models_are_taken_in_one_mode_so_that_equal_models_count_alike():
+    """In the first round both models are the same; on one batch only the authors' program sees them differ."""
     ratios = {}
-    for mode in ("eval", "train"):
-        plan = tiny_plan(f"lgmix(ref_mode={mode})", norm=True, batch_size=14, epochs=1)
+    for options in ("", "feature_mode=train", "feature_mode=eval", "feature_mode=mixed", "preset=ref"):
+        plan = tiny_plan(f"lgmix({options})", norm=True, batch_size=14, epochs=1)
         outcome = train(plan, 0, 0, None, plan.tasks[0].initial)
-        ratios[mode] = float(outcome.state["lgmix.ratio"]["newest"])
-    assert ratios["train"] == 0.5
-    assert ratios["eval"] != 0.5
+        ratios[options] = float(outcome.state["lgmix.ratio"]["newest"])
+    assert ratios[""] == ratios["feature_mode=train"] == ratios["feature_mode=eval"] == 0.5
+    assert ratios["feature_mode=mixed"] != 0.5
+    assert ratios["preset=ref"] != 0.5
+
+
+def test_in_evaluation_mode_running_statistics_give_the_features():
+    """One batch x = 0, 2 under a running mean of 1 and variance 4 (own) or 1 (global): features (x - 1) / 2, x - 1,
+    traces 1/2 and 2, and a ratio of 1/5; batch statistics would give both models the features -1 and 1."""
+    module = nn.Sequential(nn.BatchNorm1d(1, eps=1e-12, affine=False), nn.Linear(1, 1, bias=False))
+    x, y = torch.tensor([[0.0], [2.0]]), torch.zeros(2, 1)
+    counts = {"0.num_batches_tracked": torch.tensor(1), "1.weight": torch.ones(1, 1)}
+    local, u = ({"0.running_mean": torch.ones(1), "0.running_var": torch.tensor([v]), **counts} for v in (4.0, 1.0))
+    for mode, ratio in (("eval", 0.2), ("train", 0.5), ("mixed", 0.5)):
+        state, _ = observe(plan_of(f"lgmix(feature_mode={mode})", module, [(x, y)]), local, u, x, y)
+        assert float(state["lgmix.ratio"]["newest"]) == pytest.approx(ratio), mode
 
 
 @pytest.mark.parametrize("policy", [{"norm_stats": "local"}, {"norm_affine": "local"}])
@@ -553,7 +501,7 @@ def test_the_servers_learning_rate_scales_the_averaged_update():
 
 
 @pytest.mark.parametrize(
-    "options", ["fixed=1.5", "fixed=-0.1", "missed=never", "ref_mode=test", "pool=max", "server_lr=0", "centered=3"]
+    "options", ["fixed=1.5", "fixed=-0.1", "missed=never", "feature_mode=test", "pool=max", "server_lr=0", "centered=3"]
 )
 def test_a_wrong_option_says_what_is_allowed(options):
     name = options.partition("=")[0]
@@ -562,9 +510,9 @@ def test_a_wrong_option_says_what_is_allowed(options):
 
 
 def test_presets():
-    assert methods.build("lg-mix(preset=paper)") == methods.build("lgmix")
-    assert methods.build("lgmix(preset=ref)") == methods.build("lgmix(centered=true)")
-    assert methods.build("lgmix(preset=ref, centered=false)") == methods.build("lgmix")
+    assert methods.build("lg-mix(preset=paper)") == methods.build("lgmix(include_newest=false)")
+    assert methods.build("lgmix(preset=ref)") == methods.build("lgmix(centered=true, feature_mode=mixed)")
+    assert methods.build("lgmix(preset=ref, centered=false)") == methods.build("lgmix(feature_mode=mixed)")
 
 
 class Cosine(nn.Module):
@@ -598,6 +546,6 @@ def test_wrappers_that_act_on_the_federated_model_are_refused():
     assert methods.build("finetune(lgmix)").inner == methods.build("lgmix")
 
 
-@pytest.mark.parametrize("check", ["pure", "messages", "through_bytes", "absent_clients", "resume", "poison"])
+@pytest.mark.parametrize("check", ["messages", "resume", "poison"])
 def test_leaving_out_missed_updates_keeps_the_contract(check):
     check_method("lgmix(missed=ignore)", [check])

@@ -9,17 +9,21 @@ from torch import nn
 
 import idiolect
 from idiolect import Batch, Task
+from idiolect.analysis import select_blocks
 from idiolect.contract import Upload, methods
 from idiolect.core import codec, tree
 from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines.client_evaluation import adapt_model, evaluate, predict
+from idiolect.engines.client_round import train
 from idiolect.engines.phases import batches, fresh_optimizer
-from idiolect.engines.slots import aggregate
+from idiolect.engines.slots import aggregate, first_server, gather
+from idiolect.methods.pfedgate.adaptation import GATE, TALLY
 from idiolect.methods.pfedgate.blocks import Blocks
-from idiolect.methods.pfedgate.method import GATE, SENT, TALLY, PFedGate
+from idiolect.methods.pfedgate.gate import Gate
+from idiolect.methods.pfedgate.method import SENT, PFedGate
 from idiolect.methods.pfedgate.structured import Rows
 from idiolect.models import build
-from idiolect.runs.result import Predictor
+from idiolect.runs.predictor import make_module
 from idiolect.task.optimizers import SGD, Adam
 from idiolect.testing import check_method, play, tiny_plan
 from idiolect.testing.scalar import (
@@ -106,7 +110,6 @@ def doubled(plan):
     gate = plan.nets["gate"]
     gate.module.double()
     gate.params, gate.buffers = (tree.map(torch.Tensor.double, each) for each in (gate.params, gate.buffers))
-    gate._places = gate._find_places()
     return plan
 
 
@@ -167,6 +170,30 @@ def test_padding_changes_nothing():
     for slot, leaves in plain.items():
         for name, leaf in leaves.items():
             assert torch.allclose(leaf.float(), other[slot][name].float(), atol=1e-6), (slot, name)
+
+
+@pytest.mark.parametrize("s", [1, 0.5])
+def test_a_step_descends_the_loss_in_model_and_gate(s):
+    """The gradient itself is compared with finite differences above."""
+    plan = tiny_plan(f"pfedgate(s={s}, clip=null, gate_lr=0.3)", lr=0.1)
+    (ctx, work), batch = start(plan), take_batch(plan)
+    loss = plan.method.loss(ctx, plan.method.cut(ctx.task, s), work, batch, ("params", GATE))
+    grads = ctx.grad(work, ("params", GATE), batch, loss=loss).slots
+    after = ctx.phase.step(ctx, work, batch)
+    for slot, lr in (("params", 0.1), (GATE, 0.3)):
+        for name, leaf in after[slot].items():
+            assert torch.allclose(leaf, work[slot][name] - lr * grads[slot][name], atol=1e-7), (slot, name)
+    assert float(tree.norm(grads[GATE])) > 1e-3
+
+
+def test_a_client_starts_each_round_with_the_gate_that_it_trained():
+    plan = tiny_plan("pfedgate")
+    state = train_client(plan).state
+    _, first = start(plan)
+    _, later = start_training(plan, state=state, round=1)
+    for slot in (GATE, f"{GATE}.buffers"):
+        assert all(torch.equal(leaf, state[slot][n]) for n, leaf in later[slot].items())
+        assert any(not torch.equal(leaf, first[slot][n]) for n, leaf in later[slot].items())
 
 
 def test_model_and_gate_are_clipped_apart():
@@ -469,7 +496,7 @@ def test_gradients_reach_gathered_rows_and_inputs_only():
 @pytest.mark.parametrize(("s", "kept"), [(1.0, [4, 6]), (0.5, [2, 3]), (0.3, [1, 1]), (0.1, [1, 1]), (0.99, [3, 5])])
 def test_every_hidden_layer_keeps_exactly_its_share_of_rows_and_at_least_one(s, kept):
     split = Rows.of(chain(), s)
-    assert [layer.kept for layer in split.layers] == [*kept, 3]
+    assert [layer.rows_kept for layer in split.layers] == [*kept, 3]
     for scores in (SCORES, torch.zeros(10), torch.rand(10)):
         active = split.select(scores)
         assert [int(active[here].sum()) for here in split.groups.values()] == kept
@@ -603,7 +630,7 @@ def test_client_wise_gates_are_the_means_over_the_rounds_samples():
 
 def test_the_exported_model_keeps_to_the_batches_of_128():
     plan, ctx, model = trained("pfedgate")
-    module, x = Predictor(plan, ctx, model).eval(), torch.randn(300, 4) * torch.linspace(0.1, 5, 300)[:, None]
+    module, x = make_module(ctx, model), torch.randn(300, 4) * torch.linspace(0.1, 5, 300)[:, None]
     parts = torch.cat([plan.method.predict(ctx, model, part) for part in (x[:128], x[128:256], x[256:])])
     assert torch.equal(module(x), parts)
     assert torch.equal(predict(plan, ctx, model, x), parts)
@@ -736,7 +763,8 @@ def test_vectors_are_not_pooled_however_large_the_gate():
         ("pfedgate(s=1.2)", r"s must lie in \(0, 1\]"),
         ("pfedgate(s=[0.5, 0])", r"s must lie in \(0, 1\]"),
         ("pfedgate(s=[])", r"a number in \(0, 1\] or a list of such"),
-        ("pfedgate(s=[half])", r"a number in \(0, 1\] or a list of such"),
+        ("pfedgate(s=[half])", "s must be a number or list of numbers"),
+        ("pfedgate(s=[true])", "s must be a number or list of numbers"),
         ("pfedgate(s=half)", "s must be a number or list"),
         ("pfedgate(blocks=1)", r"blocks must lie in \[2, inf\)"),
         ("pfedgate(min_share=0)", r"min_share must lie in \(0, 1\]"),
@@ -758,7 +786,7 @@ def test_bad_options_are_refused_when_it_is_built(expression, words):
 
 
 def test_presets():
-    assert methods.build("pfedgate(preset=paper)") == methods.build("pfedgate")
+    assert methods.build("pfedgate(preset=paper)") == methods.build("pfedgate(solver=exact, clip=null)")
     ref = methods.build("pfedgate(preset=ref, s=0.3)")
     assert (ref.s, ref.shared_path, ref.equal_chunks, ref.st_kept_only, ref.denominator) == (
         0.3,
@@ -769,9 +797,77 @@ def test_presets():
     )
 
 
-def test_only_the_exact_solver_needs_the_loop():
-    assert methods.build("pfedgate").refuses.stacking == ""
-    assert "outside of torch" in methods.build("pfedgate(solver=exact)").refuses.stacking
+def test_every_solver_can_be_stacked():
+    """The exact solver serves the clients of a stack in turn: what it chooses for each is what it chooses alone."""
+    scores = torch.rand(4, 5, generator=torch.Generator().manual_seed(0))
+    none, sizes = torch.zeros(5, dtype=torch.bool), (3, 2, 2, 4, 1)
+    chosen = torch.func.vmap(lambda row: select_blocks(row, sizes, 6, none, "exact"))(scores)
+    for row, active in zip(scores, chosen, strict=True):
+        assert torch.equal(active, select_blocks(row, sizes, 6, none, "exact"))
+    assert methods.build("pfedgate(solver=exact)").refuses.stacking == ""
+
+
+def test_the_authors_program_has_two_budgets_and_scores_in_tenths():
+    """A 2 x 2 convolution with 2 channels (8 weights, 2 biases) and a dense layer of 2 x 18 weights and 2 biases, in
+    halves. With s = 0.75 and s_min = 0.5 a quarter of the optional blocks of each kind fits: 5 / 4 and 19 / 4 numbers,
+    so the bias of each, whatever the scores of the weights; by one budget the best block is taken wherever it is."""
+    module = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(18, 2))
+    task = Task(module, (torch.zeros(2, 1, 4, 4), torch.tensor([0, 1])), classes=2)
+    method = methods.build("pfedgate(preset=ref, s=0.75, blocks=2)")
+    split = method.cut(task, 0.75)
+    assert split.flat == [4, 4, 1, 1, 18, 18, 1, 1]
+    scores = torch.tensor([0.9, 0.9, 0.9, 0.1, 0.9, 0.9, 0.9, 0.1])
+    assert split.select(scores).tolist() == [True, False, True, True, True, False, True, True]
+    one = methods.build("pfedgate(preset=ref, s=0.75, blocks=2, budgets_apart=false)").cut(task, 0.75)
+    assert one.select(scores).tolist() == [True, True, True, True, True, False, True, True]
+    assert method.least_share(0.75) == 0.5
+    assert (method.least_share(0.3), methods.build("pfedgate(blocks=20)").least_share(0.3)) == (0.3, 0.1)
+    gates = {"scale": torch.ones(8), "score": torch.tensor([0.9, 0.64, 0.9, 0.6, 0.9, 0.9, 0.9, 0.62])}
+    _, active = method.choose(split, gates, 0.75)  # in tenths all three are 0.6
+    assert active.tolist() == [True, False, True, True, True, False, True, True]
+
+
+def test_without_the_sigmoid_gates_are_what_comes_out_of_the_norms():
+    gate = Gate((3,), gates=2, post_norm=False, pre_norm=False, sigmoid=False)
+    raw = gate.paths(torch.ones(1, 3)).reshape(1, 2, 2)
+    assert torch.equal(gate((torch.ones(1, 3), torch.ones(1))), raw)
+    check_method("pfedgate(sigmoid=false)", ["messages", "pure", "through_bytes"])
+
+
+def test_the_client_wise_gate_sees_the_mean_of_all_inputs_in_training_too():
+    plan = tiny_plan("pfedgate(gate=mean_input)")
+    download = plan.method.download(plan.server(0), first_server(plan.server(0)), plan.data.seen).of(0)
+    state = train(plan, 0, 0, None, download).state
+    x, _ = plan.split(0, "train")
+    assert torch.allclose(state["pfedgate.mean"]["x"], x.mean(0), atol=1e-6)
+    ctx = plan.context(0, 0, newcomer=False)
+    model = plan.method.personal_model(ctx, gather(ctx, state, download, training=False))
+    whole = plan.method.predict(ctx, model, x)
+    assert torch.allclose(whole[:3], plan.method.predict(ctx, model, x[:3]), atol=1e-6)  # whatever the batch
+    check_method("pfedgate(gate=mean_input)", ["messages", "pure", "through_bytes", "engines"])
+
+
+def test_the_client_wise_gate_trains_on_batches_of_one_too():
+    """The gate sees the mean of the inputs, which is one whatever the batch."""
+    plan = tiny_plan("pfedgate(gate=mean_input)")
+    assert len(plan.split(4, "train")[1]) == 1
+    before, after = plan.tasks[0].net.params, train_client(plan, index=4)
+    assert any(not torch.equal(leaf, before[name]) for name, leaf in after.upload.slots["params"].items())
+
+
+def test_evaluated_dense_the_shared_model_predicts_without_gates_and_trains_the_same():
+    dense, gated = play(tiny_plan("pfedgate(evaluate=dense)")), play(tiny_plan("pfedgate"))
+    assert all(torch.equal(leaf, gated.server["params"][n]) for n, leaf in dense.server["params"].items())
+    plan = tiny_plan("finetune(pfedgate(evaluate=dense))")
+    ctx = plan.context(0, 0, newcomer=False)
+    model = {slot: dense.server[slot] for slot in ("params", "buffers")}
+    x, _ = plan.split(0, "train")
+    expected = plan.tasks[0].forward(model["params"], model["buffers"], x).outputs
+    assert torch.equal(plan.method.predict(ctx, model, x), expected)
+    tuned = adapt_model(plan, ctx, model, unseen=False)
+    plain = tiny_plan("finetune(fedavg)")
+    wanted = adapt_model(plain, plain.context(0, 0, newcomer=False), model, unseen=False)
+    assert all(torch.equal(leaf, wanted["params"][n]) for n, leaf in tuned["params"].items())
 
 
 def test_one_phase_trains_model_and_gate_together():

@@ -38,6 +38,15 @@ def test_the_three_statistics_of_the_switchable_norm_are_pytorchs_norms():
         assert torch.allclose(only(SwitchableNorm(4, positions=5), kind)(x, ONES), theirs(x), atol=1e-4)
 
 
+def test_means_and_variances_are_weighed_apart():
+    """The mean of the instance, the variance of the batch."""
+    x, norm = torch.randn(6, 4, 5), only(SwitchableNorm(4, positions=5), 0)
+    with torch.no_grad():
+        norm.var_logits.copy_(torch.tensor([-100.0, -100.0, 100.0]))
+    spread = (x.var((0, 2), correction=0) + 1e-5).sqrt()
+    assert torch.allclose(norm(x, ONES), (x - x.mean(2, keepdim=True)) / spread[:, None], atol=1e-5)
+
+
 def test_it_starts_as_the_equal_mixture_of_the_three():
     """Means 1 (instance), 3 (layer), 5 (batch), variances 0, 4 and 16: centre 3, spread 20/3."""
     x = torch.tensor([[[1.0, 1.0], [5.0, 5.0]], [[9.0, 9.0], [9.0, 9.0]]])

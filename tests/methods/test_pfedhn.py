@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import run
+from idiolect import Task, run
 from idiolect.contract import methods
 from idiolect.core import codec, tree
-from idiolect.core.errors import ComposeError, ModelError, OptionError
+from idiolect.core.errors import ModelError
 from idiolect.engines.client_evaluation import adapt_model
 from idiolect.engines.slots import aggregate, first_server
 from idiolect.methods.pfedhn import EMBEDDING, MOMENTUM, NET
-from idiolect.testing import check_method, play, tiny_plan, views
+from idiolect.testing import check_bad_options, check_method, check_wrappers_refused, play, play_params, tiny_plan
 from idiolect.testing.scalar import download_of, make_upload, personal_model, scalar, scalar_task, train_client
 
 
@@ -55,6 +55,23 @@ def test_it_computes_what_the_same_network_of_modules_computes():
         assert model[name].shape == leaf.shape
         wanted = net[f"{name} weight"] @ hidden + net[f"{name} bias"]
         assert torch.allclose(model[name].flatten(), wanted, atol=1e-6)
+
+
+def test_a_parameter_that_is_one_number_is_generated_too():
+    class Scaled(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 3)
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return self.scale * super().forward(x)
+
+    plan = tiny_plan("pfedhn")
+    x, y = plan.split(0, "train")
+    plan = replace(plan, tasks=(Task(Scaled(), (x[:2], y[:2]), classes=3),))
+    ctx, server = start(plan)
+    assert plan.method.generate(ctx, server[NET], server[EMBEDDING]["v"][0])["scale"].shape == ()
+    assert plan.method.generate(ctx, server[NET], server[EMBEDDING]["v"][:2])["scale"].shape == (2,)
 
 
 def test_clients_get_models_of_their_own_and_nothing_of_the_hyper_network():
@@ -99,7 +116,7 @@ def test_the_gradient_of_hyper_network_and_embedding_by_finite_differences():
             / 2
         )
 
-    grads = plan.method.gradient(ctx, held, 1, goal)
+    grads = plan.method.gradient(ctx, held, {1: goal})
     for name, at in (
         ("v", (1, 0)),
         ("v", (0, 0)),
@@ -147,20 +164,18 @@ def test_the_server_has_momentum_weight_decay_and_a_largest_gradient():
     assert torch.allclose(again[MOMENTUM]["v"][0], 0.9 * once[MOMENTUM]["v"][0] + 1e-3 * once[EMBEDDING]["v"][0])
 
 
-def test_several_participants_each_get_a_step_in_turn():
-    """A second client that already has what it wants, where the first has moved it, is pulled back: its model is the
-    one of now, not the one that it was sent."""
-    plan = tiny_plan("pfedhn(momentum=0, weight_decay=0)")
-    _, server = start(plan)
-    first = lambda ctx: ctx.rng("pfedhn").permutation(2).tolist()[0]  # noqa: E731
-    ctx = next(ctx for ctx in map(plan.server, range(20)) if first(ctx) == 0)
-    still = {1: trained(plan, server, 1, by=0.0)}
-    both = aggregate(ctx, server, {0: trained(plan, server, 0), **still})
-    alone = aggregate(ctx, server, {0: trained(plan, server, 0)})
-    assert torch.equal(aggregate(ctx, server, still)[NET]["mlp0.bias"], server[NET]["mlp0.bias"])
-    wanted = still[1].slots["params"]
-    off = [float(tree.norm(tree.sub(download_of(plan, 1, server=s)["params"], wanted))) for s in (alone, both)]
-    assert off[1] < off[0]
+def test_several_participants_make_one_step_with_the_sum_of_their_terms():
+    """theta = W v with W = 2 and v = (3, 1): models 6 and 2, trained to 7 and 4. The terms of W are 3 x 1 + 1 x 2 = 5,
+    those of v are 2 x 1 and 2 x 2, all at the values that were sent: W = 2 + 0.1 x 5, v = (3.2, 1.4)."""
+    plan = tiny_plan("pfedhn(embedding=1, hidden=1, depth=0, lr=0.1, momentum=0, weight_decay=0)")
+    plan = replace(plan, tasks=(scalar_task(1.0, torch.ones(2, 1), torch.ones(2, 1)),))
+    ctx, server = start(plan)
+    one, zero = torch.ones(1, 1), torch.zeros(1)
+    net = {"mlp0.weight": one, "mlp0.bias": zero, "weight weight": 2 * one, "weight bias": zero}
+    server = {**server, NET: net, EMBEDDING: {"v": torch.tensor([[3.0], [1.0], [5.0], [5.0], [5.0]])}}
+    after = aggregate(ctx, server, {i: make_upload({"params": scalar(w)}) for i, w in enumerate((7.0, 4.0))})
+    assert after[NET]["weight weight"].item() == pytest.approx(2.5)
+    assert after[EMBEDDING]["v"].flatten().tolist() == pytest.approx([3.2, 1.4, 5, 5, 5])
 
 
 def test_clients_that_were_away_change_with_the_hyper_network():
@@ -181,7 +196,7 @@ def test_private_layers_are_neither_generated_nor_sent():
     download = download_of(plan, server=server)
     outcome = train_client(plan)
     assert not {"4.weight", "4.bias"} & (download["params"].keys() | outcome.upload.slots["params"].keys())
-    found = views(plan)
+    found = play_params(plan)
     assert not torch.equal(found[0]["4.weight"], found[1]["4.weight"])
 
 
@@ -210,16 +225,14 @@ def test_fine_tuning_trains_the_generated_model():
 
 
 def test_models_are_personal_by_default():
-    found = views(tiny_plan("pfedhn"))
+    found = play_params(tiny_plan("pfedhn"))
     assert not torch.allclose(found[0]["0.weight"], found[1]["0.weight"])
     ends = play(tiny_plan("pfedhn")).server[NET]["mlp0.bias"]
     assert not torch.equal(ends, start(tiny_plan("pfedhn"))[1][NET]["mlp0.bias"])
 
 
-@pytest.mark.parametrize("options", ["lr=0", "momentum=1", "hidden=0", "embedding=0", "clip=0", "weight_decay=-1"])
-def test_bad_options_are_refused(options):
-    with pytest.raises(OptionError, match=options.split("=")[0]):
-        methods.build(f"pfedhn({options})")
+def test_bad_options_are_refused():
+    check_bad_options("pfedhn", "lr=0", "momentum=1", "hidden=0", "embedding=0", "clip=0", "weight_decay=-1")
 
 
 def test_more_private_layers_than_layers_is_an_error_before_anything_runs():
@@ -227,10 +240,8 @@ def test_more_private_layers_than_layers_is_an_error_before_anything_runs():
         methods.build("pfedhn(layers=4)").check(tiny_plan("fedavg").tasks[0])
 
 
-@pytest.mark.parametrize("wrapper", ["fedlag", "flayer"])
-def test_wrappers_that_need_one_model_are_refused(wrapper):
-    with pytest.raises(ComposeError, match="no one model"):
-        methods.build(f"{wrapper}(pfedhn)")
+def test_wrappers_that_need_one_model_are_refused():
+    check_wrappers_refused("pfedhn", "no one model")
 
 
 @pytest.mark.parametrize("expression", ["pfedhn(hidden=8)", "pfedhn(layers=1, momentum=0, clip=null)"])

@@ -4,19 +4,22 @@ import pytest
 import torch
 from torch import nn
 
-from idiolect import Batch, Federation, Task, run
+from idiolect import Batch, Task, run
 from idiolect.contract import methods
 from idiolect.core import tree
 from idiolect.core.errors import OptionError
 from idiolect.engines import Plan
 from idiolect.engines.client_evaluation import adapt_model
 from idiolect.engines.slots import aggregate, first_client
-from idiolect.testing import close, play, tiny_plan
+from idiolect.testing import check_bad_options, check_wrappers, close, play, tiny_plan
 from idiolect.testing.scalar import (
     context_of,
+    half_squared_error,
     make_upload,
     numeric_gradient,
     personal_model,
+    scalar_federation,
+    scalar_module,
     scalar_task,
     start_training,
     train_client,
@@ -24,17 +27,10 @@ from idiolect.testing.scalar import (
 )
 
 
-def halved(outputs, y):
-    return (outputs - y).pow(2).sum(1) / 2
-
-
 def scalar_run(method: str, **changes):
     """One client with the loss w^2 / 2; w starts at 1."""
-    one = (torch.ones(1, 1), torch.zeros(1, 1))
-    data = Federation.from_clients([{"train": one, "val": one, "test": one}])
-    module = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(module.weight, 1.0)
-    return run(method, data, model=module, loss=halved, **({"rounds": 1, "lr": 0.1} | changes))
+    options = {"model": scalar_module(1.0), "loss": half_squared_error, "rounds": 1, "lr": 0.1}
+    return run(method, scalar_federation(0.0), **(options | changes))
 
 
 def test_the_hand_worked_example():
@@ -102,9 +98,9 @@ def test_a_stronger_pull_brings_the_personal_models_nearer():
 
 
 @pytest.mark.parametrize(("beta", "after"), [(1.0, 3.0), (0.5, 2.0), (2.0, 5.0)])
-def test_beta_is_the_share_of_the_clients_plain_mean(beta, after):
+def test_beta_is_the_share_of_the_clients_mean_in_the_paper_a_plain_one(beta, after):
     """Clients of 99 and 1 samples send 2 and 4, the server has 1: mean 3, and 1 + beta (3 - 1)."""
-    plan = tiny_plan(f"pfedme(beta={beta})")
+    plan = tiny_plan(f"pfedme(beta={beta}, uniform=true)")
     sent = enumerate([(2.0, 99.0), (4.0, 1.0)])
     uploads = {i: make_upload({"params": {"w": torch.tensor(value)}}, samples) for i, (value, samples) in sent}
     before = {"params": {"w": torch.tensor(1.0)}, "buffers": {}}
@@ -113,7 +109,7 @@ def test_beta_is_the_share_of_the_clients_plain_mean(beta, after):
 
 def test_the_client_sends_its_copy_of_the_global_model_not_the_personal_one():
     outcome = train_client(tiny_plan("pfedme"))
-    assert set(outcome.upload.slots) == {"params", "buffers"}
+    assert set(outcome.upload.slots) == {"params", "buffers", "weight"}
     assert any(not torch.equal(outcome.state["pfedme.own"][n], v) for n, v in outcome.upload.slots["params"].items())
 
 
@@ -137,30 +133,27 @@ def test_an_absent_client_keeps_its_last_personal_model_and_a_new_one_has_the_gl
 
 def test_a_new_client_solves_the_inner_problem_around_the_global_model():
     """One batch, f = theta^2 / 2, w = 1, lambda = 4: after many steps 4 / 5, with w where it was."""
-    one = (torch.ones(1, 1), torch.zeros(1, 1))
-    data = Federation.from_clients([{"train": one, "val": one, "test": one}] * 2)
+    data = scalar_federation(0.0, clients=2)
     method = methods.build("pfedme(lam=4, inner_steps=60)")
-    plan = Plan(method, (scalar_task(1.0, *one, loss=halved),), data, rounds=1)
+    plan = Plan(method, (scalar_task(1.0, *data.clients[0].split("train"), loss=half_squared_error),), data, rounds=1)
     ctx, model = personal_model(plan, index=1)
     adapted = adapt_model(plan, ctx, model, unseen=True)
     assert adapted["params"]["weight"].item() == pytest.approx(0.8, abs=1e-4)
     assert model["params"]["weight"].item() == 1.0
 
 
-@pytest.mark.parametrize("wrapped", ["fedlag(pfedme, warmup=0)", "flayer(pfedme)", "finetune(pfedme)"])
-def test_wrappers_wrap_it(wrapped):
-    played = play(tiny_plan(wrapped))
-    assert all(torch.isfinite(leaf).all() for _, leaf in played.leaves() if leaf.is_floating_point())
+def test_wrappers_wrap_it():
+    check_wrappers("pfedme")
 
 
-@pytest.mark.parametrize("bad", ["lam=0.0", "inner_steps=0", "inner_lr=0.0", "beta=0.0"])
-def test_bad_options_are_named(bad):
-    with pytest.raises(OptionError, match=f"pfedme: {bad} is not allowed"):
-        methods.build(f"pfedme({bad})")
+def test_bad_options_are_named():
+    check_bad_options("pfedme", "lam=0.0", "inner_steps=0", "inner_lr=0.0", "beta=0.0")
 
 
 def test_inner_steps_that_cannot_converge_are_refused_with_the_way_out():
     with pytest.raises(OptionError, match=r"choose inner_lr below 0\.133"):
         methods.build("pfedme(lam=15, inner_lr=0.2)")
+    with pytest.raises(OptionError, match="must lie below 2"):
+        methods.build("pfedme(lam=10, inner_lr=0.2)")
     assert methods.build("pfedme(lam=1000)").solver_lr == 0.0005
     assert methods.build("pfedme(preset=paper)").solver_lr == 0.09

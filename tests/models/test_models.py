@@ -105,7 +105,7 @@ def test_layers_run_in_the_order_of_the_paper():
 def test_the_mlp_takes_any_number_of_hidden_layers():
     assert parameters("mlp(hidden=[30, 20])", (4,), 3) == 4 * 30 + 30 + 30 * 20 + 20 + 20 * 3 + 3
     assert parameters("mlp(hidden=[])", (4,), 3) == parameters("linear", (4,), 3)
-    with pytest.raises(OptionError, match="the widths must be whole numbers"):
+    with pytest.raises(OptionError, match="hidden must be a list of whole numbers"):
         Mlp(hidden=(1.5,))
     with pytest.raises(OptionError):
         Mlp(hidden=(0,))
@@ -190,7 +190,7 @@ def test_the_unet_needs_sides_that_can_be_halved_four_times():
 def test_the_number_of_blocks_must_fit_the_groups():
     with pytest.raises(OptionError, match="give 3 whole numbers"):
         models.build("resnet20(blocks=[3, 3])")
-    with pytest.raises(OptionError, match="give 4 whole numbers"):
+    with pytest.raises(OptionError, match="blocks must be a list of whole numbers"):
         models.build("resnet9(blocks=[1, 2, 2, 1.5])")
 
 

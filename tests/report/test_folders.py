@@ -7,6 +7,7 @@ import pytest
 
 import idiolect
 from idiolect.comparison.leaderboard import plain
+from idiolect.core.checksums import add_checksum, take_checksum
 from idiolect.core.errors import InputError, RunFolderError
 from idiolect.report import read_study
 
@@ -68,8 +69,8 @@ def test_a_run_that_is_not_complete_is_left_out_and_so_is_its_seed(folder):
 
 def test_nothing_complete_is_an_error(folder):
     for path in folder.rglob("summary.json"):
-        held = json.loads(path.read_text())
-        path.write_text(json.dumps(held | {"rounds_done": 1}))
+        held = take_checksum(json.loads(path.read_text()))
+        path.write_text(json.dumps(add_checksum(held | {"rounds_done": 1})))
     with pytest.raises(RunFolderError, match=r"none of the runs is complete.*idiolect resume"):
         read_study([folder])
 
@@ -91,8 +92,10 @@ def test_nothing_complete_is_an_error(folder):
 )
 def test_a_damaged_summary_is_named(folder, spoil):
     path = folder / "local" / "seed-0" / "summary.json"
-    held = spoil(json.loads(path.read_text()))
-    path.write_text(held if isinstance(held, str) else json.dumps(held))
+    held = spoil(take_checksum(json.loads(path.read_text())))
+    path.write_text(
+        held if isinstance(held, str) else json.dumps(add_checksum(held) if isinstance(held, dict) else held)
+    )
     with pytest.raises(RunFolderError, match=r"local/seed-0/summary.json is damaged.*idiolect resume"):
         read_study([folder])
 
@@ -114,8 +117,8 @@ def test_runs_under_other_settings_are_refused(folder, tmp_path):
 
 def test_runs_on_other_data_are_refused(folder):
     path = folder / "local" / "seed-1" / "summary.json"
-    held = json.loads(path.read_text())
-    path.write_text(json.dumps(held | {"partition": held["partition"] | {"hash": "other"}}))
+    held = take_checksum(json.loads(path.read_text()))
+    path.write_text(json.dumps(add_checksum(held | {"partition": held["partition"] | {"hash": "other"}})))
     with pytest.raises(RunFolderError, match=r"partition: other in .*local/seed-1"):
         read_study([folder])
 
@@ -153,6 +156,13 @@ def test_damaged_settings_are_named(folder):
     path.write_text(path.read_text().replace("rounds: 2", "rounds: two"))
     with pytest.raises(RunFolderError, match=r"local/seed-0/config.yaml is damaged.*rounds='two'"):
         read_study([folder])
+
+
+def test_settings_that_were_edited_after_the_run_are_not_shown(folder):
+    path = folder / "local" / "seed-0" / "config.yaml"
+    path.write_text(path.read_text().replace("lr: 0.05", "lr: 0.9"))
+    with pytest.raises(RunFolderError, match=r"local/seed-0/config.yaml is not that of the run"):
+        read_study([folder / "local" / "seed-0"])
 
 
 def test_a_damaged_comparison_is_named_and_its_table_not_needed(folder):

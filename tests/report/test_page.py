@@ -40,7 +40,7 @@ def test_it_states_the_protocol_and_every_method(page, study):
 def test_its_numbers_are_those_of_the_comparison(page, comparison):
     text = page.read_text()
     for each in json.loads((comparison / "comparison.json").read_text())["methods"]:
-        assert f'data-value="{each["selected"]["mean"]}"' in text
+        assert f'data-value="{100 * each["selected"]["mean"]}"' in text
         assert f"{100 * each['selected']['mean']:.2f} ± {100 * each['selected']['half']:.2f}" in text
 
 

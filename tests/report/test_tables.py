@@ -1,5 +1,6 @@
 """The tables of a report: their numbers and their statistics."""
 
+import csv
 import json
 import math
 
@@ -32,7 +33,7 @@ def test_the_leaderboard_holds_the_numbers_of_the_comparison(comparison, study):
         costs_table: {
             "MB up": lambda each: each["mb_up"],
             "MB down": lambda each: each["mb_down"],
-            "steps": lambda each: each["relative_steps"],
+            "gradients": lambda each: each["relative_gradients"],
             "seconds": lambda each: each["seconds"],
             "memory (MB)": lambda each: each["peak_memory_mb"],
         },
@@ -40,8 +41,17 @@ def test_the_leaderboard_holds_the_numbers_of_the_comparison(comparison, study):
     }
     for build, heads in known.items():
         for head, value in heads.items():
-            values = {method: value(each) for method, each in written.items()}
+            factor = 1 if build is costs_table else 100
+            values = {method: factor * value(each) for method, each in written.items()}
             assert column(build(study.comparison), head) == values, head
+
+
+def test_a_csv_file_has_the_units_and_intervals_of_the_table(study):
+    row, (first, *_) = study.comparison.rows[0], csv.DictReader(scores_table(study.comparison).csv().splitlines())
+    assert float(first["selected (%)"]) == 100 * row.selected.mean
+    assert float(first["± selected (%)"]) == 100 * row.selected.half
+    assert float(first["std of clients (%)"]) == 100 * row.std
+    assert list(first)[:5] == ["method", "selected (%)", "± selected (%)", "last (%)", "± last (%)"]
 
 
 def test_intervals_are_shown_beside_means(study):
@@ -59,8 +69,8 @@ def test_paired_tests_agree_with_scipy(study):
         test = stats.ttest_rel(a, b)
         if not math.isnan(test.pvalue):
             assert p == pytest.approx(test.pvalue)
-            interval = test.confidence_interval(0.95)
-            assert (column(table, "low")[method], column(table, "high")[method]) == pytest.approx(interval)
+            points = [100 * bound for bound in test.confidence_interval(0.95)]
+            assert [column(table, "low")[method], column(table, "high")[method]] == pytest.approx(points)
 
 
 def test_holm_corrects_step_by_step(study):

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 import idiolect
 from idiolect import Federation, Metric, run
 from idiolect.core.errors import InputError, ModelError, RunFolderError, UnknownNameError
+from idiolect.runs.store import Store
 
 DRAW = torch.Generator().manual_seed(0)
 
@@ -163,7 +164,7 @@ def test_own_objects_must_be_given_again_to_resume(tmp_path):
     with pytest.raises(RunFolderError, match="own data, model"):
         idiolect.resume(tmp_path / "r")
     assert idiolect.resume(tmp_path / "r", data=data, model=module).complete
-    with pytest.raises(RunFolderError, match="with other data"):
+    with pytest.raises(RunFolderError, match=r"other settings \(clients: client-3 now, but not there; data: "):
         idiolect.resume(tmp_path / "r", data=clients(4), model=module)
 
 
@@ -216,3 +217,17 @@ def test_users_random_numbers_and_threads_are_left_alone():
     run("fedavg", "digits", clients=3, rounds=1)
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == 2
+
+
+def test_the_metrics_are_read_once_for_table_and_summary(tmp_path, monkeypatch):
+    result = idiolect.run("fedavg", "digits", clients=3, rounds=2, engine="loop", out=tmp_path / "r")
+    reads, rows = [], Store.rows
+    monkeypatch.setattr(Store, "rows", lambda store, **where: reads.append(where) or rows(store, **where))
+    written = result.summary
+    del result.summary
+    result.write()
+    assert reads == [{}]
+    assert result.summary == written
+    del result.summary
+    assert result.summary == written
+    assert idiolect.load(tmp_path / "r").summary == written

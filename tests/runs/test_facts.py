@@ -17,7 +17,7 @@ def test_a_store_without_facts_has_the_defaults():
 
 
 def test_facts_come_back_as_they_were_recorded(tmp_path):
-    facts = RunFacts({"data": "a"}, "loop", {"loop": 0.5}, 3, 2, 0.75, 10, 20, 30, 4, 5, 6, 7.5, 8.5, 9.5)
+    facts = RunFacts("loop", {"loop": 0.5}, 3, 2, 0.75, "a", 10, 20, 30, 4, 11, 12, {"not finite": 5}, 6, 7.5, 8.5, 9.5)
     store = Store(tmp_path / "s.sqlite")
     store.commit(2, {}, {}, [], facts)
     assert Store(tmp_path / "s.sqlite").facts == facts
@@ -27,7 +27,7 @@ def test_facts_come_back_as_they_were_recorded(tmp_path):
 def test_what_is_known_before_the_first_round_is_recorded_without_one():
     store = Store(None)
     store.record({"engine": "loop", "identity": {"data": "a"}})
-    assert (store.facts.engine, store.facts.next_round, store.visited()) == ("loop", None, frozenset())
+    assert (store.facts.engine, store.facts.next_round, store.visited_clients()) == ("loop", None, frozenset())
 
 
 def test_every_fact_has_its_own_entry_as_in_folders_written_before(tmp_path):

@@ -25,6 +25,14 @@ def test_a_file_and_a_folder_that_holds_something_are_taken(tmp_path):
         require_free(tmp_path, "exists and holds no tuning")
 
 
+def test_what_a_killed_process_left_unfinished_does_not_count(tmp_path):
+    (tmp_path / ".config.yaml.part").write_text("method: fed")
+    (tmp_path / "lock").touch()
+    assert not is_taken(tmp_path)
+    (tmp_path / ".hidden").touch()
+    assert is_taken(tmp_path)
+
+
 def test_a_folder_that_holds_a_run_says_how_to_continue_it(tmp_path):
     write_config(Config(), tmp_path / "config.yaml")
     with pytest.raises(RunFolderError, match=f"already holds a run; .* idiolect resume {tmp_path}"):

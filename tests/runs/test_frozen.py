@@ -101,5 +101,5 @@ def test_a_run_goes_on_with_the_same_frozen_values_only(tmp_path):
     other = backbone()
     with torch.no_grad():
         other[0].weight.add_(1)
-    with pytest.raises(RunFolderError, match="other weights"):
-        idiolect.resume(tmp_path / "run", data=tiny_federation(), model=other, rounds=ROUNDS + 1)
+    with pytest.raises(RunFolderError, match=r"weights: \w+ there, \w+ now"):
+        idiolect.resume(tmp_path / "run", data=tiny_federation(), model=other)

@@ -56,7 +56,7 @@ def test_the_first_interrupt_saves_and_stops(tmp_path):
     while not (folder / "state.sqlite").exists() or Store(folder / "state.sqlite").fact("next_round", 0) < 2:
         time.sleep(0.05)
     child.send_signal(signal.SIGINT)
-    assert child.wait(timeout=60) == 0
+    assert child.wait(timeout=60) == -signal.SIGINT
     stopped = idiolect.load(folder)
     assert 2 <= stopped.summary["rounds_done"] < 4000
     assert (folder / "summary.json").exists()

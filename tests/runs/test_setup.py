@@ -54,3 +54,30 @@ def test_an_own_schedule_must_be_given_again_to_resume(tmp_path):
     with pytest.raises(RunFolderError, match=r"own schedule; call it there again with schedule=\.\.\."):
         idiolect.resume(tmp_path / "r")
     assert idiolect.resume(tmp_path / "r", schedule=schedule).complete
+
+
+NETS = [torch.nn.Linear(4, 2), torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))]
+THREE = {name: (torch.randn(12, 4), torch.arange(12) % 2) for name in ("Zürich", "ward 1/2", "3")}
+
+
+def test_networks_are_given_by_client_name_or_in_order():
+    by_name = {"3": 0, "Zürich": 1, "ward 1/2": 0}
+    plans = [
+        idiolect.run("local", THREE, models=NETS, model_of=chosen, rounds=1, engine="loop").plan
+        for chosen in (by_name, [1, 0, 0])
+    ]
+    assert plans[0].networks == plans[1].networks == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"model": NETS}, "model must be one nn.Module or a name, not a list; several networks are given as models="),
+        ({"models": NETS, "model_of": {"Zürich": 1}}, "model_of must name every client once, and no other"),
+        ({"models": NETS, "model_of": [0, 1]}, "model_of has 2 entries for 3 clients"),
+        ({"models": NETS, "model_of": [0, 1, 2]}, "model_of names the network 2; there are 2, 0 to 1"),
+    ],
+)
+def test_networks_that_do_not_fit_the_clients_are_refused(given, said):
+    with pytest.raises(InputError, match=said):
+        idiolect.run("local", THREE, rounds=1, **given)

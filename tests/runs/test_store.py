@@ -38,13 +38,13 @@ def test_the_selected_rounds_state_is_kept_beside_the_newest():
     assert own(store, 7, at=2) == 1.0
     assert store.server(at=2)["params"]["w"].item() == 2.0
     assert store.server()["params"]["w"].item() == 4.0
-    assert store._query("SELECT count(*) FROM state WHERE owner=7", ()) == [(2,)]
+    assert store._db.query("SELECT count(*) FROM entries WHERE owner=7") == [(2,)]
 
 
 def test_an_interrupted_commit_leaves_the_round_before(tmp_path):
     store = Store(tmp_path / "s.sqlite")
     store.commit(0, {}, {1: slots(1.0)}, [], {"next_round": 1})
-    bad_rows = [(1, 1, "seen", "view", "test", "accuracy", object(), 1)]
+    bad_rows = [(1, 1, "seen", "personal", "test", "accuracy", object(), 1)]
     with pytest.raises(RunFolderError, match="could not be saved"):
         store.commit(1, {}, {1: slots(2.0)}, bad_rows, {"next_round": 2})
     assert own(Store(tmp_path / "s.sqlite"), 1) == 1.0
@@ -65,7 +65,7 @@ def test_a_foreign_or_damaged_file_is_refused(tmp_path):
 def test_a_damaged_entry_is_named(tmp_path):
     store = Store(tmp_path / "s.sqlite")
     store.commit(0, {}, {1: slots(1.0)}, [], {})
-    store._db.execute("UPDATE state SET data=x'00'")
+    store._db.connection.execute("UPDATE state SET data=x'00'")
     with pytest.raises(RunFolderError, match="damaged"):
         Store(tmp_path / "s.sqlite").clients([1])
 
@@ -88,5 +88,5 @@ def test_a_commit_that_failed_is_not_in_the_cache(tmp_path):
     store = Store(tmp_path / "s.sqlite")
     store.commit(0, {}, {1: slots(1.0)}, [], {})
     with pytest.raises(RunFolderError, match="could not be saved"):
-        store.commit(1, {}, {1: slots(2.0)}, [(1, 1, "seen", "view", "test", "accuracy", object(), 1)], {})
+        store.commit(1, {}, {1: slots(2.0)}, [(1, 1, "seen", "personal", "test", "accuracy", object(), 1)], {})
     assert own(store, 1) == 1.0

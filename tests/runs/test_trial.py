@@ -36,7 +36,7 @@ def test_bit_by_bit_is_the_same_as_at_once():
         parts.advance(rounds)
         assert parts.rounds == rounds
     assert parts.score() == whole.score()
-    assert parts.steps == whole.steps
+    assert parts.gradients == whole.gradients
 
 
 def test_the_score_is_that_of_the_validation_data_after_adaptation():

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
+from idiolect.core import tree
 from idiolect.task.optimizers import SGD, Adam, Optimizer
 from idiolect.task.schedules import Cosine, Custom, Exponential, Schedule, Step, schedules
 
@@ -57,6 +58,37 @@ def test_every_step_is_pytorchs(ours: Optimizer, theirs, dtype, tolerance):
         params, state = ours.step(params, grads, state, LR)
         for name, leaf in leaves.items():
             torch.testing.assert_close(params[name], leaf.detach(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), CASES, ids=[str(ours) for ours, _ in CASES])
+def test_twenty_steps_in_single_precision_are_pytorchs_to_a_millionth(ours: Optimizer, theirs):
+    """The length of every step, and not only where it leads to, one client at a time and many at once."""
+    params = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
+    leaves = {name: nn.Parameter(leaf.clone()) for name, leaf in params.items()}
+    optimizer, state = theirs(leaves.values()), ours.init(params)
+    stacked = {key: tree.stack([each]) for key, each in state.items()}
+    step_stack = torch.func.vmap(lambda params, grads, state: ours.step(params, grads, state, LR))
+    for step in range(20):
+        grads, before = draw(torch.float32, 1 + step), {name: leaf.detach().clone() for name, leaf in leaves.items()}
+        for name, leaf in leaves.items():
+            leaf.grad = grads[name].clone()
+        if ours.clip is not None:
+            nn.utils.clip_grad_norm_(leaves.values(), ours.clip)
+        optimizer.step()
+        alone, state = ours.step(before, grads, state, LR)
+        beside, stacked = step_stack(tree.stack([before]), tree.stack([grads]), stacked)
+        for name, leaf in leaves.items():
+            for found in (alone[name], beside[name][0]):
+                moved, wanted = found - before[name], leaf.detach() - before[name]
+                torch.testing.assert_close(moved, wanted, rtol=1e-6, atol=1e-6 * LR)
+
+
+def test_adams_first_step_has_the_length_of_the_learning_rate():
+    """|m / (1 - beta1)| / sqrt(v / (1 - beta2)) = |g| / |g| = 1, to rounding."""
+    params = {"w": torch.zeros(1000)}
+    grads = {"w": torch.randn(1000, generator=torch.Generator().manual_seed(0))}
+    after, _ = Adam(eps=1e-30).step(params, grads, Adam().init(params), 1.0)
+    assert float((after["w"].abs() - 1).abs().max()) < 5e-7
 
 
 def test_a_part_that_has_no_gradient_keeps_its_values_and_its_state():

@@ -1,12 +1,16 @@
 """The conformance suite finds methods that break the contract: each of these breaks one rule."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
+import torch
 
-from idiolect.contract import Method, buffers_of, private, tree
-from idiolect.core.errors import ConformanceError
-from idiolect.testing import check_method
+from idiolect.contract import About, Method, buffers_of, private, tree
+from idiolect.core.errors import ConformanceError, UnknownNameError
+from idiolect.methods.fedrod import FedRoD
+from idiolect.testing import CHECKS, check_method
+from idiolect.testing.differences import require_equal_leaves
 
 OWN = "own"
 
@@ -30,6 +34,12 @@ class SharedInWords(Personal):
     """It claims that all clients predict with the shared model."""
 
     one_model = True
+
+
+class GlobalInWords(Method):
+    """It is described as a method of one model for all, and does not say that all clients predict with it."""
+
+    about = About("A mean of models", kind="global")
 
 
 class Doubling(Method):
@@ -68,12 +78,85 @@ class Lambda(Method):
         return (type(phase)(lambda ctx, work, batch: self.step(ctx, work, batch)),)
 
 
+class Growing(Personal):
+    """A client's state has a leaf more after its first round."""
+
+    def finish(self, ctx, work):
+        return {**work, OWN: {**work["params"], "extra": ctx.samples}, buffers_of(OWN): work["buffers"]}
+
+
+class Peeking(Method):
+    """It looks at values, from the second round on."""
+
+    def step(self, ctx, work, batch):
+        return super().step(ctx, work, batch) if ctx.round == 0 or batch.x.sum() < 1e9 else work
+
+
+@dataclass(frozen=True)
+class SharedModelInWords(FedRoD):
+    """FedRoD, which claims to predict as FedAvg where its shared model is FedAvg's."""
+
+    identities: ClassVar = {"fedrod(gamma=0)": "fedavg"}
+
+
+class LateFedAvg(Method):
+    """FedAvg, but for what the shared model predicts after the first round."""
+
+    def personal_model(self, ctx, work):
+        model = super().personal_model(ctx, work)
+        return {**model, "params": tree.scale(model["params"], 0.5)} if ctx.round == 0 else model
+
+
+class UntrainedFedAvg(Method):
+    """FedAvg, but for what the model predicts right after local training."""
+
+    def personal_model(self, ctx, work):
+        model = super().personal_model(ctx, work)
+        return {**model, "params": tree.scale(model["params"], 0.5)} if ctx.just_trained else model
+
+
+@dataclass(frozen=True)
+class FedAvgInTheEnd(LateFedAvg):
+    """It claims to be FedAvg, and is in the last round only."""
+
+    identities: ClassVar = {LateFedAvg(): "fedavg"}
+
+
+@dataclass(frozen=True)
+class FedAvgUnlessTrained(UntrainedFedAvg):
+    """It claims to be FedAvg, and is but right after training."""
+
+    identities: ClassVar = {UntrainedFedAvg(): "fedavg"}
+
+
+class Filling(Personal):
+    """A slot of the client's state, empty at first, is filled in its first round."""
+
+    @property
+    def slots(self):
+        return {**super().slots, "later": private(lambda ctx: {})}
+
+    def finish(self, ctx, work):
+        return {**super().finish(ctx, work), "later": {"samples": ctx.samples}}
+
+
 @pytest.mark.parametrize(
     ("method", "check", "words"),
     [
+        (Growing(), "pure", "other slots or leaves than at first: own extra"),
+        (Filling(), "pure", "other slots or leaves than at first: later samples"),
+        (FedAvgInTheEnd(), "identities", r"but losses differ: \w+ loss of round 1, seen, (personal|after_local)\["),
+        (FedAvgUnlessTrained(), "identities", r"but losses differ: \w+ loss of round \d, seen, after_local\["),
+        (
+            SharedModelInWords(),
+            "identities",
+            r"but predictions differ: client \d (adapted|personal)\[.*\] is",
+        ),
         (SharedInWords(), "one_model", "differs from another client's"),
+        (GlobalInWords(), "one_model", "about.kind is 'global', one model for all, but one_model is False"),
         (Doubling(), "watches_steps", "watches_steps is False, but without its optimizer_step"),
         (InPlace(), "pure", "step changed its working slots in phase train"),
+        (Peeking(), "engines", "cannot be stacked, but refuses.stacking does not say so: it looks at the values"),
         (Lambda(), "pure", "is a step a lambda"),
     ],
 )
@@ -83,16 +166,36 @@ def test_a_broken_rule_is_named(method, check, words):
 
 
 def test_clients_that_never_trained_are_evaluated_with_slots_of_their_own():
-    """Whoever claims one model falls over on engines that evaluate several clients at once, and only with many."""
-    with pytest.raises(RuntimeError, match=OWN) as caught:
-        check_method(SharedInWords(), ["absent_clients"])
-    assert "fails the check 'absent_clients'" in "".join(caught.value.__notes__)
+    """Also where a method claims one model: what cannot be evaluated together is evaluated one by one."""
+    check_method(SharedInWords(), ["absent_clients"])
     check_method(Personal(), ["absent_clients", "one_model"])
 
 
 @pytest.mark.parametrize("method", [DoublingInWords(), Passing()])
 def test_an_optimizer_step_may_be_declared_or_do_nothing_of_its_own(method):
     check_method(method, ["watches_steps"])
+
+
+def test_a_report_says_what_was_checked():
+    report = check_method(Personal(), ["pure", "messages"])
+    assert report.passed == ("pure", "messages")
+    assert "Client functions change nothing they are given" in str(report)
+    assert next(iter(CHECKS)) == "round_trip"
+
+
+def test_an_unknown_check_is_named_with_those_that_there_are():
+    with pytest.raises(UnknownNameError, match="there is no check purity; the checks are round_trip, pure,"):
+        check_method("fedavg", ["purity"])
+
+
+def test_the_largest_difference_is_shown_with_its_place_and_both_values():
+    a, b = torch.zeros(2, 3), torch.zeros(2, 3)
+    b[0, 1], b[1, 2] = 1e-8, 0.5
+    with pytest.raises(ConformanceError, match=r"^two: w\[1, 2\] is 0.0 and 0.5, 2 of 6 values of w differ, and"):
+        require_equal_leaves({"v": a, "w": a}, {"v": a + 1e-9, "w": b}, "two")
+    with pytest.raises(ConformanceError, match=r"^two: w is torch.float32 \[2, 3\] and torch.float32 \[3\]"):
+        require_equal_leaves({"w": a}, {"w": a[0]}, "two")
+    require_equal_leaves({"w": a}, {"w": a.clone()}, "two")
 
 
 def test_methods_of_one_name_do_not_share_their_runs():

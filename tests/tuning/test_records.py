@@ -24,3 +24,11 @@ def test_damaged_trials_are_named(tmp_path, text):
     (tmp_path / "trials.jsonl").write_text(text)
     with pytest.raises(RunFolderError, match=r"trials.jsonl is damaged; remove it to start again"):
         read_trials(tmp_path / "trials.jsonl")
+
+
+def test_a_changed_number_is_noticed(tmp_path):
+    write_trials(tmp_path, [TRIAL])
+    path = tmp_path / "trials.jsonl"
+    path.write_text(path.read_text().replace('"score": 0.5', '"score": 0.7'))
+    with pytest.raises(RunFolderError, match=r"trials.jsonl is damaged"):
+        read_trials(path)

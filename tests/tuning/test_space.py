@@ -1,13 +1,25 @@
 """What may be tried: derived from the options, or as the user writes it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
+import torch
+from torch import nn
 
 from idiolect.contract.method import methods
 from idiolect.core.errors import InputError, OptionError, UnknownNameError
 from idiolect.core.options import Options, option, options_of
-from idiolect.tuning.space import LEARNING_RATE, Dimension, derive, make_spaces, parse_dimension, space_of
+from idiolect.task.task import Task
+from idiolect.testing.tiny import play, tiny_plan
+from idiolect.tuning.space import (
+    LEARNING_RATE,
+    Dimension,
+    derive,
+    make_spaces,
+    parse_dimension,
+    set_options,
+    space_of,
+)
 
 
 @dataclass(frozen=True)
@@ -43,14 +55,49 @@ def test_what_is_no_number_stays_as_it_is(name):
     assert derive(options_of(Example)[name]) is None
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", list(methods))
-def test_every_methods_range_is_allowed_and_holds_its_default(name):
-    method = methods.build(name)
-    for path, dimension in space_of(method).items():
-        assert dimension.low < dimension.high, path
-        if path != LEARNING_RATE and not path.startswith("inner."):
-            assert dimension.contains(getattr(method, path)), path
-            make_spaces({name: method}, [f"{path}={dimension}"] if path != "lr" else [], 0.05)
+def test_every_methods_space_holds_its_default_and_can_be_run_at_both_ends(name):
+    """Each dimension by itself: the method at its end fits the tiny model and goes through a round."""
+    plan = tiny_plan(name, clients=3, rounds=1, epochs=1)
+    method = plan.method
+    for path, dimension in space_of(method, task=plan.tasks[0]).items():
+        if path == LEARNING_RATE:
+            continue
+        owner, _, option_name = path.rpartition(".")
+        held = getattr(method.inner if owner else method, option_name)
+        assert dimension.is_choice, path
+        assert dimension.contains(0.05 if held is None and not dimension.values else held), path
+        for end in dimension.values or {dimension.low, dimension.high}:
+            changed = set_options(method, {path: int(end) if dimension.whole else end})
+            changed.check(plan.tasks[0])
+            losses = [row[6] for row in play(replace(plan, method=changed)).rows if row[4:6] == ("val", "loss")]
+            assert losses, (path, end)
+
+
+@pytest.mark.parametrize(
+    ("method", "wanted"),
+    [
+        ("fedlag", {"k": "null,1,2,3", "xi": "-0.3:0", "warmup": "null,0,5,30"}),
+        ("flayer", {"layers": "1:3", "low": "0.05:1", "lr_max_mult": "1:20:log"}),
+        ("pfedgate", {"gate_lr": "0.005:0.5:log", "blocks": "2:10"}),
+        (
+            "fedfac",
+            {"layers": "last hidden,1,2,3", "tau": "0.25,0.5,0.75,0.9,inf", "kappa": "0.5,0.75,0.85,0.9,0.95"},
+        ),
+        ("lgmix", {"history": "true,false", "centered": "false,true"}),
+    ],
+)
+def test_what_the_papers_tune_is_searched_as_far_as_the_model_has_layers(method, wanted):
+    space = space_of(methods.build(method), task=tiny_plan("fedavg").tasks[0])
+    assert {name: str(each) for name, each in space.items() if name != LEARNING_RATE} == wanted
+
+
+def test_a_choice_that_a_model_leaves_one_value_of_is_no_dimension():
+    task = Task(nn.Linear(4, 3), (torch.zeros(2, 4), torch.tensor([0, 1])), classes=3)
+    assert list(space_of(methods.build("fedper(onboard_epochs=3)"), task=task)) == ["layers", LEARNING_RATE]
+    assert str(space_of(methods.build("fedper"), task=task)["layers"]) == "0:1"
+    assert "layers" not in space_of(methods.build("flayer"), task=task)
 
 
 def test_what_the_expression_sets_stays():
@@ -104,3 +151,11 @@ def test_bad_spaces_get_a_sentence():
         chosen("mu=-1:1")
     with pytest.raises(OptionError, match="lr must lie in"):
         chosen("lr=0:1")
+
+
+def test_a_budget_is_given_and_a_second_learning_rate_is_tuned_like_the_first():
+    space = space_of(methods.build("pfedgate"), lr=0.2)
+    assert "s" not in space
+    assert "sparsity" not in space_of(methods.build("fedmask"))
+    assert space["gate_lr"] == space["run.lr"] == Dimension(0.02, 2.0, log=True)
+    assert "gate_lr" not in space_of(methods.build("pfedgate(gate_lr=0.1)"))

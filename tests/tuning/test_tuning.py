@@ -10,8 +10,8 @@ import yaml
 
 from idiolect import compare
 from idiolect.comparison.api import resume_comparison
-from idiolect.comparison.folder import slug
 from idiolect.core.errors import InputError, MissingExtraError, RunFolderError, UnknownNameError
+from idiolect.core.names import slug
 from idiolect.data import load
 from idiolect.runs.progress import Reporter
 from idiolect.tuning import tune
@@ -117,7 +117,7 @@ def test_every_trial_is_recorded(tmp_path):
     tune("fedprox", DATA, trials=2, out=tmp_path, **QUICK)
     rows = [json.loads(line) for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
     assert [each["number"] for each in rows] == [0, 1]
-    assert {"method", "values", "expression", "lr", "score", "round", "steps", "seconds", "error"} <= set(rows[0])
+    assert {"method", "values", "expression", "lr", "score", "round", "gradients", "seconds", "error"} <= set(rows[0])
 
 
 def test_other_settings_are_refused_and_nothing_is_changed(tmp_path):
@@ -135,6 +135,27 @@ def test_other_settings_are_refused_and_nothing_is_changed(tmp_path):
     (tmp_path / "other" / "x").touch()
     with pytest.raises(RunFolderError, match="holds no tuning"):
         tune("fedprox", DATA, trials=1, out=tmp_path / "other", **QUICK)
+
+
+def test_trials_of_other_code_or_other_data_are_not_mixed(tmp_path):
+    """A loss that was edited, or data that are other ones, need a folder of their own."""
+
+    def loss(outputs, targets):
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    def edited(outputs, targets):
+        return 2 * torch.nn.functional.cross_entropy(outputs, targets)
+
+    tune("fedavg", DATA, trials=1, out=tmp_path / "t", loss=loss, **QUICK)
+    before = (tmp_path / "t" / "trials.jsonl").read_text()
+    with pytest.raises(RunFolderError, match="fedavg: the code of the loss has changed"):
+        tune("fedavg", DATA, trials=2, out=tmp_path / "t", loss=edited, **QUICK)
+    first = DATA.clients[0]
+    others = replace(DATA, clients=(replace(first, x=first.x + 1), *DATA.clients[1:]))
+    with pytest.raises(RunFolderError, match=r"fedavg: data: .* there, .* now"):
+        tune("fedavg", others, trials=2, out=tmp_path / "t", loss=loss, **QUICK)
+    assert (tmp_path / "t" / "trials.jsonl").read_text() == before
+    assert len(tune("fedavg", DATA, trials=2, out=tmp_path / "t", loss=loss, **QUICK).trials) == 2
 
 
 def test_bad_input_gets_a_sentence(tmp_path):

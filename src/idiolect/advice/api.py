@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from ..comparison.budget import check_budget
 from ..comparison.conditions import choose_engine
 from ..contract import Method
 from ..contract import methods as registry
 from ..core.errors import IdiolectError, InputError
-from ..core.registry import describe
+from ..core.expressions import write
+from ..core.options import options_of
+from ..core.registry import describe, override
 from ..core.tables import formatter
 from ..engines import Plan
 from ..methods.fedavg import FedAvg
@@ -20,7 +24,7 @@ from ..runs.settings import Config
 from ..runs.setup import check_needs, make_plan, separate
 from ..runs.trial import without_test
 from .profile import find_conflicts, measure_federation, split_conflicts
-from .race import BUDGETS, Race, RaceSchedule, plan_race, run_race
+from .race import Race, RaceSchedule, plan_race, run_race
 from .rules import Finding, Recommendation, findings, recommend
 
 CHOSEN = 3
@@ -54,8 +58,14 @@ class Advice:
 
     @property
     def best(self) -> str:
-        """The method to use."""
-        return self.race.places[0].method if self.race else self.recommended[0].method
+        """The method to use: the winner of the race, or the first by the rules where nobody won."""
+        return self.winner or self.recommended[0].method
+
+    @property
+    def winner(self) -> str | None:
+        """The method that won the race; None without a race, or where no score is defined."""
+        first = self.race.places[0] if self.race else None
+        return first.method if first is not None and math.isfinite(first.score) else None
 
     def __str__(self) -> str:
         return self.sentence
@@ -63,14 +73,19 @@ class Advice:
     @property
     def sentence(self) -> str:
         """The advice in one sentence."""
+        names = ", ".join(choice.method for choice in self.recommended)
         if self.race is None:
-            names = ", ".join(each.method for each in self.recommended)
             return f"Start with {names}: they suit these clients by the rules, which no race has verified."
+        if self.winner is None:
+            return (
+                f"Start with {names}: they suit these clients by the rules; nobody won the race, since the validation"
+                f" {self.race.metric} is undefined for every client, so race them by another metric."
+            )
         first, *others = self.race.places
         show = formatter(self.race.metric)
         unit = " %" if self.race.metric == "accuracy" else ""
         text = f"Use {first.method}: it won with a validation {self.race.metric} of {show(first.score)}{unit}"
-        rival = next((each for each in others if each.rung == first.rung), None)
+        rival = next((place for place in others if place.rung == first.rung), None)
         if rival is None:
             return f"{text}."
         gap = f"{show(abs(first.score - rival.score))}{' points' * bool(unit)} ahead of {rival.method}"
@@ -81,17 +96,18 @@ class Advice:
         """Everything as plain values."""
         return {
             "findings": [
-                {"name": each.scale.name, "value": each.value, "level": each.level, **each.scale._asdict()}
-                for each in self.findings
+                {"name": finding.scale.name, "value": finding.value, "level": finding.level, **finding.scale._asdict()}
+                for finding in self.findings
             ],
             "conflicts": dict(self.conflicts),
             "recommended": [
-                {"method": each.method, "points": each.points, "reason": each.reason} for each in self.recommended
+                {"method": choice.method, "points": choice.points, "reason": choice.reason}
+                for choice in self.recommended
             ],
             "skipped": dict(self.skipped),
             "race": None
             if self.race is None
-            else {**vars(self.race), "places": [dict(vars(each)) for each in self.race.places]},
+            else {**vars(self.race), "places": [dict(vars(place)) for place in self.race.places]},
             "best": self.best,
             "sentence": self.sentence,
         }
@@ -104,10 +120,20 @@ class Study:
     """
 
     def __init__(
-        self, config: Config, objects: Mapping[str, Any], rounds: int | None = None, budget: str = "steps"
+        self,
+        config: Config,
+        objects: Mapping[str, Any],
+        rounds: int | None = None,
+        budget: str = "gradients",
+        budgets: Sequence[float] = (),
     ) -> None:
-        if budget not in BUDGETS:
-            raise InputError(f"budget={budget!r} is not allowed; it must be one of {', '.join(BUDGETS)}")
+        check_budget(budget)
+        if wrong := [share for share in budgets if not 0 < share <= 1]:
+            raise InputError(
+                f"budgets={wrong[0]!r} is not allowed; a budget is the share of the model that a client can compute, "
+                "above 0 and at most 1, as in 0.3,0.5,1"
+            )
+        self.budgets = tuple(float(share) for share in budgets)
         if rounds is not None and rounds < 1:
             raise InputError(f"a race of {rounds} rounds cannot be run; give at least 1")
         self.config, self.objects = config, objects
@@ -125,19 +151,29 @@ class Study:
         """The numbers, and what the rules make of them."""
         task = self.plan.tasks[0]
         shares = find_conflicts(self.plan, self.engine, PROBE) if len(self.plan.tasks) == 1 else {}
-        measured = findings(measure_federation(self.plan) | split_conflicts(shares, task.head_unit.name))
+        missing = {"tight budgets": 1 - sum(self.budgets) / len(self.budgets)} if self.budgets else {}
+        measured = findings(measure_federation(self.plan) | split_conflicts(shares, task.head_unit.name) | missing)
         chosen: list[Recommendation] = []
         skipped: dict[str, str] = {}
-        for each in recommend(measured):
+        for choice in recommend(measured):
             if len(chosen) == CHOSEN:
                 break
             try:
-                self.build(each.method)
+                choice = replace(choice, method=self.keep_to_budgets(choice.method))
+                self.build(choice.method)
             except IdiolectError as error:
-                skipped[each.method] = str(error)
+                skipped[choice.method] = str(error)
             else:
-                chosen.append(each)
+                chosen.append(choice)
         return Advice(measured, tuple(chosen), shares, skipped)
+
+    def keep_to_budgets(self, method: str) -> str:
+        """A method's expression with the clients' budgets, if it can keep to them and does not say otherwise."""
+        options = options_of(registry.get(method.partition("(")[0]))
+        name = next((name for name, info in options.items() if info.tuned == "budget"), None)
+        if not self.budgets or name is None:
+            return method
+        return describe(override(registry.build(method), name, write(list(self.budgets))))
 
     def build(self, method: str) -> Method:
         """A method that can run here, or the error why it cannot."""
@@ -149,8 +185,10 @@ class Study:
     @cached_property
     def schedule(self) -> RaceSchedule:
         """The race as planned, timed by a few rounds."""
-        names = dict.fromkeys([*(each.method for each in self.advice.recommended), *REFERENCES])
-        return plan_race([self.build(name) for name in names], self.plan, self.engine, self.rounds, self.budget)
+        names = dict.fromkeys([*(choice.method for choice in self.advice.recommended), *REFERENCES])
+        return plan_race(
+            [self.build(name) for name in names], self.plan, self.engine, self.rounds, self.budget, self.config.select
+        )
 
     def run_race(self, reporter: Reporter | None = None) -> Advice:
         """The advice after the race."""
@@ -162,7 +200,8 @@ def advise(
     *,
     race: bool = True,
     rounds: int | None = None,
-    budget: str = "steps",
+    budget: str = "gradients",
+    budgets: Sequence[float] = (),
     reporter: Reporter | None = None,
     **settings: Any,
 ) -> Advice:
@@ -172,14 +211,18 @@ def advise(
         data: as for `run`. Training data are measured, validation data judge the race, test data are not touched.
         race: whether the recommended methods, `local`, `fedavg` and `finetune(fedavg)` run against each other.
         rounds: FedAvg's rounds in the race; by default those of a run, at most 24.
-        budget: what all methods get alike in the race: local `steps`, or `rounds`.
+        budget: what all methods get alike in the race: `gradients`, or `rounds`.
+        budgets: the share of the model that a client can compute, where devices cannot compute all of it; clients take
+            the values in turn.
         reporter: receives how the race goes on.
         settings: any other argument of `run`: settings such as partition or lr, or own objects.
 
     >>> advice = advise("digits", partition="pathological:2", clients=5, race=False)
-    >>> {each.scale.name: each.level for each in advice.findings}["label skew"]
+    >>> {finding.scale.name: finding.level for finding in advice.findings}["label skew"]
     'strong'
     """
+    if "method" in settings:
+        raise InputError("the methods of a race are chosen by the rules; leave out method=...")
     config, objects = separate({"data": data, **settings})
-    study = Study(config, objects, rounds, budget)
+    study = Study(config, objects, rounds, budget, budgets)
     return study.run_race(reporter) if race else study.advice

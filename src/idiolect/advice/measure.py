@@ -79,7 +79,7 @@ def feature_shift(features: Sequence[Tensor], labels: Sequence[Tensor]) -> float
     >>> feature_shift([same, same], [label, label]), round(feature_shift([same, moved], [label, label]), 3)
     (0.0, 1.0)
     """
-    whole = [torch.zeros_like(each) for each in labels]
+    whole = [torch.zeros_like(client_labels) for client_labels in labels]
     return min(_share_between(features, labels), _share_between(features, whole))
 
 
@@ -113,9 +113,9 @@ def concept_shift(features: Sequence[Tensor], labels: Sequence[Tensor]) -> float
     >>> concept_shift([x, x], [y, y]), concept_shift([x, x], [y, 1 - y])
     (0.0, 1.0)
     """
-    rows, kept = torch.cat(list(features)), torch.cat(list(labels))
-    owner = torch.arange(len(labels)).repeat_interleave(torch.tensor([len(each) for each in labels]))
-    other = own = compared = 0
+    rows, targets = torch.cat(list(features)), torch.cat(list(labels))
+    owner = torch.arange(len(labels)).repeat_interleave(torch.tensor([len(client_labels) for client_labels in labels]))
+    other = same = compared = 0
     for part in torch.split(torch.arange(len(rows)), _BLOCK):
         distances = torch.cdist(rows[part], rows)
         distances[torch.arange(len(part)), part] = torch.inf
@@ -124,10 +124,10 @@ def concept_shift(features: Sequence[Tensor], labels: Sequence[Tensor]) -> float
         stranger = distances.masked_fill(at_home, torch.inf).min(1)
         both = neighbour.values.isfinite() & stranger.values.isfinite()
         near = both & (stranger.values <= neighbour.values)
-        own += int((kept[neighbour.indices] != kept[part])[near].sum())
-        other += int((kept[stranger.indices] != kept[part])[near].sum())
+        same += int((targets[neighbour.indices] != targets[part])[near].sum())
+        other += int((targets[stranger.indices] != targets[part])[near].sum())
         compared += int(both.sum())
-    return max(0.0, (other - own) / compared) if compared else 0.0
+    return max(0.0, (other - same) / compared) if compared else 0.0
 
 
 def _by_class(features: Sequence[Tensor], labels: Sequence[Tensor]) -> dict[int, list[Tensor]]:
@@ -155,7 +155,7 @@ def random_features(inputs: Sequence[Tensor], words: int = 0, seed: int = 0) -> 
     rectifiers over standardised numbers, whose means show a change of level, direction or noise; for tokens (of which
     there are `words`) the mean of random vectors.
 
-    >>> [tuple(each.shape) for each in random_features([torch.rand(3, 1, 8, 8), torch.rand(5, 1, 8, 8)])]
+    >>> [tuple(features.shape) for features in random_features([torch.rand(3, 1, 8, 8), torch.rand(5, 1, 8, 8)])]
     [(3, 256), (5, 256)]
     """
     rng = generator(seed, "random features")
@@ -176,6 +176,6 @@ def as_classes(targets: Sequence[Tensor]) -> list[Tensor]:
     >>> as_classes([torch.arange(5.0), torch.arange(5.0, 10.0)])
     [tensor([0, 1, 2, 3, 4]), tensor([5, 6, 7, 8, 9])]
     """
-    means = [each.flatten(1).mean(1) if each.ndim > 1 else each for each in targets]
+    means = [values.flatten(1).mean(1) if values.ndim > 1 else values for values in targets]
     edges = np.quantile(torch.cat(means).numpy(), [start / BINS for start, _ in pairwise(range(1, BINS + 1))])
-    return [torch.from_numpy(np.searchsorted(edges, each.numpy(), side="right")) for each in means]
+    return [torch.from_numpy(np.searchsorted(edges, values.numpy(), side="right")) for values in means]

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..analysis import conflict_scores, sketch
-from ..comparison.conditions import count_fedavg_steps
+from ..comparison.conditions import count_fedavg_gradients
+from ..data.federation import GIVEN
 from ..engines import Plan, engines
 from ..runs.trial import Trial
 from . import measure
@@ -30,13 +31,14 @@ def measure_federation(plan: Plan) -> dict[str, float]:
     sizes = torch.tensor([float(len(client)) for client in seen])
     task = plan.tasks[0]
     hidden = [unit for unit in task.units if unit is not task.head_unit and not unit.is_norm]
-    steps = count_fedavg_steps(plan) / len(seen)
+    steps = count_fedavg_gradients(plan) / len(seen)
     return {
         **measure_differences(plan),
         "quantity skew": measure.gini(sizes.tolist()),
         "few samples": float(sizes.median()),
         "few steps": steps,
         "many clients": len(seen),
+        "natural clients": float(data.partition == GIVEN or data.partition.startswith("group")),
         "absence": 1 - plan.participation,
         "unseen clients": len(data.unseen) / len(data),
         "hidden layers": len(hidden),
@@ -88,7 +90,7 @@ def find_conflicts(plan: Plan, engine: str, rounds: int) -> dict[str, float]:
             outcomes = dict(trainer.train(at, trial.store.clients(ids), message))
     finally:
         trainer.close()
-    sent = [each.upload.slots["params"] for _, each in sorted(outcomes.items()) if each.upload is not None]
+    sent = [outcome.upload.slots["params"] for _, outcome in sorted(outcomes.items()) if outcome.upload is not None]
     usable = [leaves for leaves in sent if all(bool(leaf.isfinite().all()) for leaf in leaves.values())]
     if len(usable) < 2:
         return {}

@@ -4,43 +4,29 @@ judged by validation alone; no method sees test data."""
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ..comparison.conditions import count_fedavg_steps
+from ..comparison.budget import RoundCost, measure_rounds
+from ..comparison.conditions import count_fedavg_gradients
 from ..contract import Method
+from ..core.errors import TrainingError
 from ..core.registry import describe
 from ..engines import Plan
 from ..runs.progress import Reporter
-from ..runs.round_loop import Progress
-from ..runs.trial import Trial
+from ..runs.trial import Trial, describe_trial
 
 RUNGS = (1 / 3, 2 / 3, 1.0)
 """The share of its rounds that a method has done at the end of each rung."""
-TIMED = 3
-"""Rounds that are timed before the race."""
-BUDGETS = ("steps", "rounds")
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A method that takes part: its rounds if it is never dropped, and what a round costs.
-
-    Attributes:
-        plan: what is run if it is never dropped.
-        first_steps: local steps of the rounds before the last timed one, which may differ from later ones.
-        steps: local steps of a later round.
-        seconds: time of a round.
-        eval_seconds: time of one evaluation.
-    """
+    """A method that takes part: what is run if it is never dropped, and what a round costs."""
 
     plan: Plan
-    first_steps: int
-    steps: int
-    seconds: float
-    eval_seconds: float
+    cost: RoundCost
 
     @property
     def method(self) -> str:
@@ -63,11 +49,13 @@ class Contender:
 
 @dataclass(frozen=True)
 class RaceSchedule:
-    """A race that is planned but not run."""
+    """A race that is planned but not run; `failed` are methods that learned nothing when they were timed, and why."""
 
     contenders: tuple[Contender, ...]
     engine: str
-    budget: str = "steps"
+    budget: str = "gradients"
+    select: str = "weighted"
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -81,7 +69,7 @@ class RaceSchedule:
     def rounds(self) -> int:
         """The most rounds that the race can have."""
         return sum(
-            sum(sorted((each.rounds_in(rung) for each in self.contenders), reverse=True)[:count])
+            sum(sorted((contender.rounds_in(rung) for contender in self.contenders), reverse=True)[:count])
             for rung, count in enumerate(self.counts)
         )
 
@@ -90,20 +78,23 @@ class RaceSchedule:
         """About how long the race takes: every rung at the mean pace of all methods."""
         total = 0.0
         for rung, count in enumerate(self.counts):
-            costs = [each.rounds_in(rung) * each.seconds + each.eval_seconds for each in self.contenders]
+            costs = [
+                contender.rounds_in(rung) * contender.cost.seconds + contender.cost.eval_seconds
+                for contender in self.contenders
+            ]
             total += count * sum(costs) / len(costs)
         return total
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a method ended: its validation score, in which rung, after which rounds, steps and seconds."""
+    """Where a method ended: its validation score, in which rung, after which rounds, gradients and seconds."""
 
     method: str
     score: float
     rung: int
     rounds: int
-    steps: int
+    gradients: int
     seconds: float
 
 
@@ -121,44 +112,39 @@ class Race:
         return next(place for place in self.places if place.method == method)
 
 
-def plan_race(methods: Sequence[Method], plan: Plan, engine: str, rounds: int, budget: str = "steps") -> RaceSchedule:
-    """Time a few rounds of every method, and plan the race.
+def plan_race(
+    methods: Sequence[Method], plan: Plan, engine: str, rounds: int, budget: str = "gradients", select: str = "weighted"
+) -> RaceSchedule:
+    """Measure a few rounds of every method, and plan the race.
 
     Args:
         methods: who takes part.
         plan: FedAvg's plan, on data without test samples; the others get the same but for the method.
         engine: the engine's expression.
         rounds: FedAvg's rounds if it is never dropped.
-        budget: `steps` gives all methods the local steps that FedAvg takes in these rounds, `rounds` the same rounds.
+        budget: `gradients` gives all methods as many as FedAvg takes in these rounds, `rounds` the same rounds.
+        select: as in a run; which mean over clients judges.
     """
     plan = replace(plan, rounds=rounds)
-    allowed = count_fedavg_steps(plan)
-    contenders = []
+    allowed = count_fedavg_gradients(plan)
+    contenders, failed = [], dict[str, str]()
     for method in methods:
-        contender = time_rounds(replace(plan, method=method), engine)
-        first, steps = contender.first_steps, contender.steps
-        if budget == "steps" and first + (rounds - TIMED + 1) * steps > allowed:
-            fitting = TIMED - 1 + max(0, allowed - first) // max(1, steps)
-            contender = replace(contender, plan=replace(contender.plan, rounds=min(fitting, rounds)))
-        contenders.append(contender)
-    return RaceSchedule(tuple(contenders), engine, budget)
-
-
-def time_rounds(plan: Plan, engine: str) -> Contender:
-    """What the rounds of a plan cost, by the first few; many methods set something up in those before the last."""
-    trial, rounds = Trial(replace(plan, rounds=max(TIMED, plan.rounds)), engine), list[Progress]()
-    trial.advance(TIMED - 1, rounds.append)
-    first = trial.steps
-    trial.advance(TIMED, rounds.append)
-    started = time.perf_counter()
-    trial.score()
-    return Contender(plan, first, trial.steps - first, rounds[-1].seconds, time.perf_counter() - started)
+        try:
+            cost = measure_rounds(replace(plan, method=method), engine)
+        except TrainingError as error:
+            failed[describe(method)] = str(error)
+            continue
+        fitting = cost.fit_rounds(allowed, rounds) if budget == "gradients" else rounds
+        contenders.append(Contender(replace(plan, method=method, rounds=fitting), cost))
+    if not contenders:
+        raise TrainingError(f"none of the methods can be raced; {next(iter(failed.values()))}")
+    return RaceSchedule(tuple(contenders), engine, budget, select, failed)
 
 
 def run_race(schedule: RaceSchedule, reporter: Reporter | None = None) -> Race:
     """Run a race that is planned.
 
-    After each rung the methods are sorted by their sample-weighted validation score and the worse half drops out; of
+    After each rung the methods are sorted by their validation score and the worse half drops out; of
     equal ones the first named stays. A method that dropped out is placed by the rung it reached, then by its score.
     """
     reporter = reporter or Reporter()
@@ -166,10 +152,12 @@ def run_race(schedule: RaceSchedule, reporter: Reporter | None = None) -> Race:
     metric = next(iter(task.metrics))
     higher = task.metrics[metric].higher_is_better
     reporter.begin(sum(schedule.counts), schedule.rounds)
-    running = [(contender, Trial(contender.plan, schedule.engine)) for contender in schedule.contenders]
+    running = [
+        (contender, Trial(contender.plan, schedule.engine, select=schedule.select)) for contender in schedule.contenders
+    ]
     placed: list[Place] = []
     for rung in range(len(RUNGS)):
-        ranked = sort_places([run_rung(*each, rung, metric, reporter) for each in running], higher)
+        ranked = sort_places([run_rung(*entry, rung, metric, reporter) for entry in running], higher)
         staying = {place.method for place in ranked[: schedule.counts[rung + 1]]} if rung + 1 < len(RUNGS) else set()
         placed = [place for place in ranked if place.method not in staying] + placed
         running = [(contender, trial) for contender, trial in running if contender.method in staying]
@@ -182,8 +170,8 @@ def run_rung(contender: Contender, trial: Trial, rung: int, metric: str, reporte
     reporter.start(label, contender.rounds_at(rung), trial.rounds)
     trial.advance(contender.rounds_at(rung), partial(reporter.step, label))
     score = trial.score()
-    reporter.end(label, {"metric": metric, metric: {"selected": {"weighted": score}}, "seconds": trial.seconds})
-    return Place(contender.method, score, rung, trial.rounds, trial.steps, trial.seconds)
+    reporter.end(label, describe_trial(metric, score, trial.seconds))
+    return Place(contender.method, score, rung, trial.rounds, trial.gradients, trial.seconds)
 
 
 def sort_places(places: Sequence[Place], higher: bool) -> list[Place]:

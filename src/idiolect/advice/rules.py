@@ -46,10 +46,12 @@ SCALES = (
     Scale("few samples", 200, 50, "training samples of the median client"),
     Scale("few steps", 200, 50, "local steps of a client in the whole run"),
     Scale("many clients", 50, 200, "clients that train"),
+    Scale("natural clients", 0.5, 1, "1 where clients are the data's own groups, 0 where the data are dealt to them"),
     Scale("absence", 0.5, 0.8, "share of clients that a round leaves out"),
     Scale("unseen clients", 0.01, 0.3, "share of clients that never train"),
     Scale("hidden layers", 1, 4, "layers before the output layer"),
     Scale("normalisation", 1, 4, "normalisation layers"),
+    Scale("tight budgets", 0.05, 0.5, "share of the model that a client cannot compute, on average"),
 )
 """What each number means exactly is in docs/guide.md."""
 
@@ -84,22 +86,15 @@ class Rule(NamedTuple):
 
 _ALIKE = {"label skew": "none", "feature shift": "none", "concept shift": "none"}
 _HEAD = {"label skew": "some", "concept shift": "none", "hidden layers": "some"}
+_MANY = {"natural clients": "some", "many clients": "some", "concept shift": "none", "hidden layers": "some"}
 RULES = (
     # Clients that are alike: one model for all.
     Rule("fedavg", 6, _ALIKE, "clients are alike, so one model serves all"),
     Rule("scaffold", 4, _ALIKE, "one model for all, and drift between clients is corrected"),
     Rule("fedprox", 2, _ALIKE, "one model serves all"),
-    # Clients with classes of their own: one's own head.
+    # Clients with classes of their own: one's own head, or the layers in which clients pull apart.
     Rule("fedper", 3, _HEAD, "clients hold different classes, which a head of one's own learns"),
     Rule("fedala", 3, _HEAD, "own and global head are mixed as far as the global one helps"),
-    Rule("fedrep", 2, _HEAD, "clients hold different classes, and head and body are trained in turn"),
-    Rule("fedper", 1, {**_HEAD, "head conflict": "some"}, "updates conflict in the head, which stays private"),
-    Rule("fedala", 1, {**_HEAD, "label skew": "strong"}, "the skew is strong, so the mixture matters"),
-    Rule("fedrep", 2, {**_HEAD, "few steps": "none"}, "there are steps enough for two parts"),
-    Rule("fedbabu", 2, {**_HEAD, "few samples": "some"}, "a shared body under a fixed head needs few samples"),
-    Rule("lgmix", 2, _HEAD, "each client follows its own update as far as its features differ"),
-    Rule("flayer(fedavg)", 2, {**_HEAD, "hidden layers": "strong"}, "a deep model, whose layers learn at own rates"),
-    # Layers in which clients pull apart.
     Rule(
         "fedlag(fedavg)",
         3,
@@ -107,6 +102,20 @@ RULES = (
         "updates conflict in some layers, which become personal",
     ),
     Rule("fedlag(fedavg)", 1, {"head conflict": "strong"}, "the conflicts are strong"),
+    Rule("fedrep", 2, _HEAD, "clients hold different classes, and head and body are trained in turn"),
+    Rule("fedper", 1, {**_HEAD, "head conflict": "some"}, "updates conflict in the head, which stays private"),
+    Rule("fedala", 1, {**_HEAD, "label skew": "strong"}, "the skew is strong, so the mixture matters"),
+    Rule("fedrep", 2, {**_HEAD, "few steps": "none"}, "there are steps enough for two parts"),
+    Rule("fedbabu", 2, {**_HEAD, "few samples": "some"}, "a shared body under a fixed head needs few samples"),
+    Rule("lgmix", 2, _HEAD, "each client follows its own update as far as its features differ"),
+    Rule("flayer(fedavg)", 3, _HEAD, "own and global head are mixed as far as the own one is right"),
+    Rule("flayer(fedavg)", 2, {**_HEAD, "hidden layers": "strong"}, "a deep model, with a learning rate per layer"),
+    Rule(
+        "fedfac",
+        5,
+        {**_MANY, "label skew": "some"},
+        "with many natural clients it can be seen which units they have in common; the others are personal",
+    ),
     # Inputs that look different.
     Rule(
         "fedbn",
@@ -126,6 +135,18 @@ RULES = (
         {"feature shift": "some", "hidden layers": "some"},
         "inputs differ, and a first layer of one's own translates them",
     ),
+    Rule(
+        "lgmix",
+        4,
+        {"feature shift": "some", "hidden layers": "some"},
+        "inputs differ, and each client follows its own update as far as its features differ",
+    ),
+    Rule(
+        "fedfac",
+        4,
+        {**_MANY, "label skew": "none", "feature shift": "some"},
+        "with many natural clients it can be seen which units they have in common; the others are personal",
+    ),
     Rule("ditto", 3, {"feature shift": "some"}, "inputs differ, which a model of one's own near the global one learns"),
     Rule("fedamp", 2, {"feature shift": "strong", "many clients": "none"}, "similar clients find each other"),
     # The same inputs, other labels.
@@ -133,6 +154,9 @@ RULES = (
     Rule("fedamp", 4, {"concept shift": "some", "many clients": "none"}, "clients that agree attract each other"),
     Rule("fedem", 4, {"concept shift": "some"}, "several concepts are learnt, and each client mixes them"),
     Rule("apfl", 2, {"concept shift": "some"}, "each client learns how far the global model serves it"),
+    # Devices that cannot compute the whole model.
+    Rule("pfedgate", 9, {"tight budgets": "some"}, "each client computes the blocks that suit it, within its budget"),
+    Rule("heterofl", 7, {"tight budgets": "some"}, "each client trains a slice of the model that fits its budget"),
     # What always may be said, and what speaks for or against.
     Rule("ditto", 3, {"label skew": "some"}, "clients differ, and a model of one's own stays near the global one"),
     Rule("finetune(fedavg)", 2, {}, "a short tuning of the global model is cheap and hard to beat"),
@@ -171,8 +195,8 @@ class Recommendation:
         """Why, in words: what speaks for it and, after `but`, what against."""
         said = dict.fromkeys(rule.reason for rule in sorted(self.rules, key=lambda rule: -rule.points))
         against = {rule.reason for rule in self.rules if rule.points < 0}
-        pros = "; ".join(each for each in said if each not in against)
-        cons = "; ".join(each for each in said if each in against)
+        pros = "; ".join(reason for reason in said if reason not in against)
+        cons = "; ".join(reason for reason in said if reason in against)
         return f"{pros}; but {cons}" if cons else pros
 
 
@@ -185,15 +209,15 @@ def recommend(measured: Iterable[Finding]) -> tuple[Recommendation, ...]:
     """All methods that the rules speak for, most points first, equal ones in the order of the rules.
 
     >>> alike = {scale.name: math.nan for scale in SCALES}
-    >>> [each.method for each in recommend(findings(alike))]
+    >>> [choice.method for choice in recommend(findings(alike))]
     ['fedavg', 'scaffold', 'fedprox', 'finetune(fedavg)', 'perfedavg']
     """
     levels = dict.fromkeys((scale.name for scale in SCALES), "none") | {
-        each.scale.name: each.level for each in measured
+        finding.scale.name: finding.level for finding in measured
     }
     applying: dict[str, list[Rule]] = {}
     for rule in RULES:
         if rule.applies(levels):
             applying.setdefault(rule.method, []).append(rule)
     ranked = [Recommendation(method, tuple(rules)) for method, rules in applying.items()]
-    return tuple(sorted((each for each in ranked if each.points > 0), key=lambda each: -each.points))
+    return tuple(sorted((choice for choice in ranked if choice.points > 0), key=lambda choice: -choice.points))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -71,7 +71,8 @@ def select_blocks(
     =========== ====================================================================================
 
     Of equal scores the lower index comes first. When the mandatory blocks alone exceed the budget, they alone are kept.
-    ``greedy`` and ``density`` are traceable by ``torch.func.vmap``; ``exact`` leaves torch and is not.
+    ``greedy`` and ``density`` do not solve the problem: their sum of scores may be lower than the best, as in the
+    example. All are traceable by ``torch.func.vmap``; ``exact`` then solves one problem after another.
 
     Args:
         scores: the importance G of each block, ``[L]``, not negative.
@@ -101,9 +102,7 @@ def select_blocks(
         )
     room = budget - (sizes * mandatory).sum()
     if solver == "exact":
-        optional = (~mandatory).nonzero().flatten()
-        chosen = _exact(scores[optional].detach().cpu().double().numpy(), sizes[optional].cpu().numpy(), int(room))
-        return mandatory.index_fill(0, optional[torch.from_numpy(chosen).to(optional.device)], True)
+        return _choose_exactly(scores.detach(), sizes, torch.as_tensor(room, device=scores.device), mandatory)
     if solver == "greedy":
         return mandatory | _greedy(scores, sizes, room, mandatory)
     if solver == "density":
@@ -119,6 +118,36 @@ def _greedy(value: Tensor, sizes: Tensor, room: Tensor, mandatory: Tensor) -> Te
         room = room - size * fits
         taken.append(fits)
     return torch.stack(taken)[order.argsort()]
+
+
+class _Exact(torch.autograd.Function):
+    """The exact choice as one operation, so that it can be traced for many clients, who are then served in turn."""
+
+    @staticmethod
+    def forward(scores: Tensor, sizes: Tensor, room: Tensor, mandatory: Tensor) -> Tensor:
+        """The blocks that are kept."""
+        optional = (~mandatory).nonzero().flatten()
+        chosen = _exact(scores[optional].cpu().double().numpy(), sizes[optional].cpu().numpy(), int(room))
+        return mandatory.index_fill(0, optional[torch.from_numpy(chosen).to(optional.device)], True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        """A choice has no gradient."""
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
+        """One client after another."""
+        rows = [
+            each.movedim(dim, 0) if dim is not None else each.expand(info.batch_size, *each.shape)
+            for each, dim in zip(inputs, in_dims, strict=True)
+        ]
+        return torch.stack([_choose_exactly(*each) for each in zip(*rows, strict=True)]), 0
+
+
+def _choose_exactly(scores: Tensor, sizes: Tensor, room: Tensor, mandatory: Tensor) -> Tensor:
+    chosen: Tensor = _Exact.apply(scores, sizes, room, mandatory)  # type: ignore[no-untyped-call]
+    return chosen
 
 
 def _exact(scores: NDArray[np.float64], sizes: NDArray[np.int64], room: int) -> NDArray[np.bool_]:

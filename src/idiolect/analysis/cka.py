@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -44,6 +46,50 @@ def cka(x: Tensor, y: Tensor) -> Tensor:
     else:
         common, own = (y.T @ x).square().sum(), (x.T @ x).norm() * (y.T @ y).norm()
     return torch.where(own > 0, common / torch.where(own > 0, own, 1), 0).clamp(0, 1)
+
+
+def cka_matrix(features: Sequence[Tensor]) -> Tensor:
+    """Linear CKA between all pairs of models, from their features of the same samples.
+
+    Args:
+        features: one tensor ``[n, p]`` per model, see `cka`.
+
+    Returns:
+        ``[models, models]``, symmetric; the diagonal is 1 where features vary.
+
+    Example:
+        >>> x = torch.eye(3)
+        >>> cka_matrix([x, 2 * x]).round(decimals=6)
+        tensor([[1., 1.],
+                [1., 1.]], dtype=torch.float64)
+    """
+    matrix = torch.zeros(len(features), len(features), dtype=torch.float64)
+    for i, first in enumerate(features):
+        for j, second in enumerate(features[: i + 1]):
+            matrix[i, j] = matrix[j, i] = cka(first, second)
+    return matrix
+
+
+def compress_features(x: Tensor) -> Tensor:
+    """Features of the same samples with the same CKA to any others, and no more columns than samples: the centred ones,
+    rotated. What a wide layer gives for few samples takes little memory then.
+
+    Args:
+        x: ``[n, p]``, see `cka`.
+
+    Returns:
+        ``[n, min(n, p)]``, in float64.
+
+    Example:
+        >>> x = torch.arange(12.0).reshape(2, 6)
+        >>> compress_features(x).shape
+        torch.Size([2, 2])
+    """
+    centred = _center(x)
+    if centred.shape[1] <= len(centred):
+        return centred
+    triangle: Tensor = torch.linalg.qr(centred.T, mode="r").R
+    return triangle.T
 
 
 def _center(features: Tensor) -> Tensor:

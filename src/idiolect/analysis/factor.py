@@ -4,7 +4,7 @@ communalities and the split into shared and personal units. Gathering the weight
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -94,6 +94,16 @@ def factor_count(eigenvalues: Tensor, kappa: float) -> int:
     return int(((explained < enough).sum() + 1).clamp(max=len(eigenvalues)))
 
 
+class Factors(NamedTuple):
+    """A factor analysis: the communality of each unit, how many factors there are, how many steps the estimator took,
+    and whether it converged."""
+
+    communalities: Tensor
+    factors: int
+    steps: int
+    converged: bool
+
+
 def communalities(
     Z: Tensor, kappa: float = 0.85, estimator: Estimator = "paf", *, fewer: int = 0, iterations: int = 100
 ) -> Tensor:
@@ -165,6 +175,22 @@ def communalities_from_correlation(
     Reference:
         FedFac (FedSplit), section 4.1, equation 7 and the iteration below it.
     """
+    return analyse_factors(R, kappa, estimator, fewer=fewer, iterations=iterations).communalities
+
+
+def analyse_factors(
+    R: Tensor, kappa: float = 0.85, estimator: Estimator = "paf", *, fewer: int = 0, iterations: int = 100
+) -> Factors:
+    """The factor analysis of a correlation matrix; see :func:`communalities_from_correlation` for the arguments.
+
+    Only ``paf`` iterates: it has converged when no unique variance changes by 1e-6 any more.
+
+    Example:
+        >>> loadings = torch.tensor([0.9, 0.8, 0.7, 0.2], dtype=torch.float64)
+        >>> R = torch.outer(loadings, loadings).fill_diagonal_(1)
+        >>> analyse_factors(R, kappa=0.5).converged, analyse_factors(R, kappa=0.5, iterations=2).converged
+        (True, False)
+    """
     R = _check_correlation(R, estimator, fewer, iterations)
     values, vectors = _eigenpairs(R)
     count = max(1, factor_count(values, kappa) - fewer)
@@ -173,9 +199,10 @@ def communalities_from_correlation(
         nu = vectors.square().sum(1)
     else:
         nu = _communalities(values, vectors)
+    steps, converged = 0, True
     if estimator == "paf":
-        nu = _principal_factors(R, nu, count, iterations)
-    return torch.where(R.diagonal() > 0, nu.clamp(0, 1), 0)
+        nu, steps, converged = _principal_factors(R, nu, count, iterations)
+    return Factors(torch.where(R.diagonal() > 0, nu.clamp(0, 1), 0), count, steps, converged)
 
 
 def shared_units(communalities: Tensor, tau: float = 0.5) -> Tensor:
@@ -210,18 +237,18 @@ def shared_units(communalities: Tensor, tau: float = 0.5) -> Tensor:
     return nu >= nu.quantile(tau) - _TOLERANCE
 
 
-def _principal_factors(R: Tensor, nu: Tensor, count: int, iterations: int) -> Tensor:
+def _principal_factors(R: Tensor, nu: Tensor, count: int, iterations: int) -> tuple[Tensor, int, bool]:
     variance = R.diagonal()
     unique = (variance - nu).clamp(_FLOOR, 1)
-    for _ in range(iterations):
+    for step in range(1, iterations + 1):
         values, vectors = _leading(R - torch.diag(unique), count)
         if values[0] <= 0:
-            break
+            return nu, step, False
         nu = _communalities(values, vectors)
         previous, unique = unique, (variance - nu).clamp(_FLOOR, 1)
         if (unique - previous).abs().max() < _TOLERANCE:
-            break
-    return nu
+            return nu, step, True
+    return nu, iterations, False
 
 
 def _communalities(values: Tensor, vectors: Tensor) -> Tensor:

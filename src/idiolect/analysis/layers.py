@@ -104,8 +104,9 @@ def top_fraction_mask(change: Tensor, fraction: float) -> Tensor:
     .. math:: m_j = 1[\,|\Delta_j| \text{ is among the } k \text{ largest}\,], \qquad k = \max(1, \text{round}(fraction
         \cdot d))
 
-    Exactly ``k`` coordinates are True: of equal changes the lowest flat indices are taken. When nothing changed at
-    all, every coordinate is True. The values have to be finite.
+    Of equal changes the lowest flat indices are taken. A coordinate that did not change is never True, so that there
+    are fewer than ``k`` where fewer changed; unless ``k`` is all of them, or nothing changed at all: then every
+    coordinate is True. The values have to be finite.
 
     Args:
         change: the difference after and before training, of any shape with ``d`` elements.
@@ -124,4 +125,39 @@ def top_fraction_mask(change: Tensor, fraction: float) -> Tensor:
     """
     if not 0 < fraction <= 1:
         raise OptionError(f"fraction is {fraction}, but it is a share of the coordinates in (0, 1].")
-    return largest(change, max(1, round(fraction * change.numel()))) | ~change.any()
+    count = max(1, round(fraction * change.numel()))
+    if count >= change.numel():
+        return torch.ones_like(change, dtype=torch.bool)
+    return (largest(change, count) & (change != 0)) | ~change.any()
+
+
+def kernel_mask(change: Tensor, fraction: float) -> Tensor:
+    r"""True for the elements that changed most of every kernel of a convolution: of :math:`d` elements at least one is
+    kept and, if there are several, at least one left out.
+
+    Args:
+        change: the difference after and before training, ``[outputs, inputs, ...]`` with the kernels' elements last.
+        fraction: in (0, 1]; :math:`d - \text{round}((1 - fraction) d)` elements are kept.
+
+    Returns:
+        A boolean tensor of the same shape.
+
+    Example:
+        >>> kernel_mask(torch.tensor([[[[0.1, -3.0], [2.0, -2.5]]]]), fraction=0.5)
+        tensor([[[[False,  True],
+                  [False,  True]]]])
+
+    Reference:
+        The authors' program of FLAYER.
+    """
+    if not 0 < fraction <= 1:
+        raise OptionError(f"fraction is {fraction}, but it is a share of the elements in (0, 1].")
+    if change.ndim < 3:
+        raise InputError(f"The change has shape {tuple(change.shape)}, but [outputs, inputs, ...] is needed.")
+    rows = change.flatten(2).abs()
+    size = rows.shape[-1]
+    if size == 1:
+        return torch.ones_like(change, dtype=torch.bool)
+    kept = size - min(max(round((1 - fraction) * size), 1), size - 1)
+    chosen = rows.argsort(dim=-1, descending=True, stable=True)[..., :kept]
+    return torch.zeros_like(rows, dtype=torch.bool).scatter(-1, chosen, True).reshape(change.shape)

@@ -1,12 +1,17 @@
 """How much of a client's own update to trust: the share of the local model in the sum of the local and the
-global model's feature traces. Everything here is traceable by `torch.func.vmap`."""
+global model's feature traces. The traces and ratios are traceable by `torch.func.vmap`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import InputError
+from .tangent import gram_matrix
 
 # A centred trace below this share of the raw one is round-off (float32 resolves 1e-7 of a feature): nothing varies.
 _NO_SPREAD = 1e-12
@@ -106,3 +111,67 @@ def mixing_ratio(local_features: Tensor, global_features: Tensor, centered: bool
             f"{tuple(global_features.shape)}, but both must come from the same samples: compute them on one batch."
         )
     return ratio_of_traces(trace(local_features, centered=centered), trace(global_features, centered=centered))
+
+
+def kernel_ratio(
+    function: Callable[[Mapping[str, Tensor], Tensor], Tensor],
+    local: Mapping[str, Tensor],
+    global_: Mapping[str, Tensor],
+    x: Tensor,
+) -> Tensor:
+    r"""The mixing ratio by the traces of whole tangent kernels, for which those of features stand in.
+
+    .. math:: \lambda = \frac{\text{tr} H_c}{\text{tr} H_c + \text{tr} H}
+
+    It takes the gradient of every output on every sample, so it is for checks on a few samples. For the parameters of a
+    linear head without bias and one output it equals :func:`mixing_ratio`.
+
+    Args:
+        function: ``(params, x) -> [n]`` or ``[n, outputs]``, as for :func:`gram_matrix`.
+        local: the local model's parameters.
+        global_: the global model's.
+        x: ``[n, ...]``.
+
+    Example:
+        >>> two, one = ({"w": torch.tensor(scale)} for scale in (2.0, 1.0))
+        >>> kernel_ratio(lambda p, x: p["w"] ** 2 * x, two, one, torch.ones(3))
+        tensor(0.8000, dtype=torch.float64)
+
+    Reference:
+        LG-Mix, equation 4.
+    """
+    traces = [gram_matrix(function, params, x).diagonal().sum() for params in (local, global_)]
+    return ratio_of_traces(*traces)
+
+
+class FeatureValues(NamedTuple):
+    """How a model's features are distributed: the share of values that are active, and of those the 10th, 25th, 50th,
+    75th and 90th percentile; not a number where none is."""
+
+    active: float
+    percentiles: tuple[float, float, float, float, float]
+
+
+def feature_values(features: Tensor, threshold: float = 0.0) -> FeatureValues:
+    """The distribution of feature values over samples and features; active are those above a threshold.
+
+    After a ReLU, high values of many active features are read as confidence of the representation.
+
+    Args:
+        features: values of any shape, such as ``[n, m]``.
+        threshold: the activation's own, 0 for a ReLU.
+
+    Example:
+        >>> feature_values(torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])).percentiles[2]
+        3.0
+
+    Reference:
+        LG-Mix, section 5.3 and figure 2 (b).
+    """
+    values = features.detach().double().flatten()
+    if not values.numel():
+        raise InputError("There are no features: give those of one sample or more.")
+    active = values[values > threshold].numpy(force=True)
+    points = np.percentile(active, (10, 25, 50, 75, 90)) if len(active) else np.full(5, np.nan)
+    low, first, middle, third, high = map(float, points)
+    return FeatureValues(len(active) / values.numel(), (low, first, middle, third, high))

@@ -49,5 +49,5 @@ def simplex_weights(matrix: Tensor, floor: float = 0.01) -> Tensor:
     roots = np.sqrt(values.clip(0.0) / largest)
     count = len(values)
     system = np.vstack([roots[:, None] * vectors.T, np.ones(count)])
-    found, _ = nnls(system, np.eye(count + 1)[count], maxiter=100 * count)
-    return torch.from_numpy(found / found.sum())
+    weights, _ = nnls(system, np.eye(count + 1)[count], maxiter=100 * count)
+    return torch.from_numpy(weights / weights.sum())

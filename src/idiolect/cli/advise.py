@@ -12,11 +12,12 @@ import typer
 
 import idiolect
 
+from ..core.errors import InputError
 from ..core.expressions import write
 from ..core.tables import formatter
 from . import screen
 from .folders import settings_file
-from .settings import LINEUP, Json, Overrides, Quiet, gather_settings, with_settings
+from .settings import LINEUP, Json, Overrides, Quiet, Trust, gather_settings, with_settings
 
 if TYPE_CHECKING:
     from ..advice import Advice, Study
@@ -35,12 +36,17 @@ def advise(
         typer.Option(metavar="N", min=1, help="FedAvg's rounds in the race[dim]; default --rounds, at most 24[/dim]."),
     ] = None,
     budget: Annotated[
-        str, typer.Option(metavar="steps|rounds", help="What all methods get alike in the race.")
-    ] = "steps",
+        str, typer.Option(metavar="gradients|rounds", help="What all methods get alike in the race.")
+    ] = "gradients",
+    budgets: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Shares of the model that clients can compute, in turn, as in 0.3,0.5,1."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the race.")] = False,
     override: Overrides = None,
     quiet: Quiet = False,
     as_json: Json = False,
+    trust: Trust = False,
     settings: Any = None,
 ) -> None:
     """Say how the clients differ and which methods suit them, and verify it by a short race.
@@ -54,10 +60,12 @@ def advise(
       idiolect advise --data digits --partition dirichlet:0.1 --clients 20
       idiolect advise runs/a --no-race
       idiolect advise --race-rounds 60 --budget rounds --yes
+      idiolect advise --budgets 0.3,0.5,1
     """
-    given = gather_settings(settings_file(place), settings)
-    given = {name: value for name, value in given.items() if name not in LINEUP} | {"method": "fedavg"}
-    study = idiolect.advice.Study(idiolect.runs.configure(given, override), {}, race_rounds, budget)
+    values = gather_settings(settings_file(place), settings, trust, override or ())
+    values = {name: value for name, value in values.items() if name not in LINEUP} | {"method": "fedavg"}
+    shares = () if budgets is None else read_budgets(budgets)
+    study = idiolect.advice.Study(idiolect.runs.configure(values, override), {}, race_rounds, budget, shares)
     advice = study.advice
     if not as_json:
         show_profile(study, advice)
@@ -77,12 +85,24 @@ def advise(
     screen.paragraph(f"to be sure: {follow_up(advice, study)}", "dim")
 
 
+def read_budgets(text: str) -> tuple[float, ...]:
+    """Shares of the model, split at commas.
+
+    >>> read_budgets("0.5, 1")
+    (0.5, 1.0)
+    """
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise InputError(f"--budgets {text} is not allowed; give numbers split at commas, as in 0.3,0.5,1") from error
+
+
 def run_race(study: Study, quiet: bool) -> Advice:
     """Run the race and show how it goes on."""
     from .training import interruptible, make_reporter
 
-    with interruptible(lambda: "stopped; nothing of the race is kept"), make_reporter(quiet) as told:
-        return study.run_race(told)
+    with interruptible(lambda: "stopped; nothing of the race is kept"), make_reporter(quiet) as reporter:
+        return study.run_race(reporter)
 
 
 def show_profile(study: Study, advice: Advice) -> None:
@@ -92,13 +112,13 @@ def show_profile(study: Study, advice: Advice) -> None:
     screen.say()
     rows = [
         (
-            each.scale.name,
-            number(each.value),
-            each.level,
-            f"{each.scale.some:g}/{each.scale.strong:g}",
-            each.scale.meaning,
+            finding.scale.name,
+            number(finding.value),
+            finding.level,
+            f"{finding.scale.some:g}/{finding.scale.strong:g}",
+            finding.scale.meaning,
         )
-        for each in advice.findings
+        for finding in advice.findings
     ]
     heads = ("", "value", "level", "some/strong", "what the value is")
     screen.show_table(heads, rows, whole=heads[:-1], text=True)
@@ -106,7 +126,7 @@ def show_profile(study: Study, advice: Advice) -> None:
         layers = ", ".join(f"{unit} {share:.2f}" for unit, share in advice.conflicts.items())
         screen.paragraph(f"conflicts by layer: {layers}", "dim")
         screen.say()
-    recommended = [(each.method, str(each.points), each.reason) for each in advice.recommended]
+    recommended = [(choice.method, str(choice.points), choice.reason) for choice in advice.recommended]
     screen.show_table(("recommended", "points", "why"), recommended, whole=("recommended", "points"), text=True)
     for method, why in advice.skipped.items():
         screen.paragraph(f"left out {method}: {why}", "yellow")
@@ -128,12 +148,18 @@ def show_schedule(schedule: RaceSchedule, study: Study) -> None:
     from ..runs.progress import clock
 
     rows = [
-        (each.method, str(each.rounds), f"{each.steps:,}", f"{each.seconds:.3f}", f"{each.eval_seconds:.3f}")
-        for each in schedule.contenders
+        (
+            contender.method,
+            str(contender.rounds),
+            f"{contender.cost.gradients:,}",
+            f"{contender.cost.seconds:.3f}",
+            f"{contender.cost.eval_seconds:.3f}",
+        )
+        for contender in schedule.contenders
     ]
-    screen.show_table(("race", "rounds", "steps/round", "s/round", "s/evaluation"), rows)
+    screen.show_table(("race", "rounds", "gradients/round", "s/round", "s/evaluation"), rows)
     counts = ", then ".join(map(str, schedule.counts))
-    alike = "the same local steps" if schedule.budget == "steps" else "the same rounds"
+    alike = "the same number of gradients" if schedule.budget == "gradients" else "the same rounds"
     screen.paragraph(
         f"{counts} methods, {alike} for all, judged by validation; {study.rounds} rounds of fedavg where a run has"
         f" {study.config.rounds}; about {clock(schedule.seconds)} on {schedule.engine}"
@@ -145,11 +171,18 @@ def show_race(race: Race, study: Study) -> None:
     show = formatter(race.metric)
     unit = " (%)" if race.metric == "accuracy" else ""
     rows = [
-        (each.method, show(each.score), str(each.rung + 1), str(each.rounds), f"{each.steps:,}", f"{each.seconds:.1f}")
-        for each in race.places
+        (
+            place.method,
+            show(place.score),
+            str(place.rung + 1),
+            str(place.rounds),
+            f"{place.gradients:,}",
+            f"{place.seconds:.1f}",
+        )
+        for place in race.places
     ]
     screen.say()
-    screen.show_table(("method", f"validation {race.metric}{unit}", "rungs", "rounds", "steps", "s"), rows)
+    screen.show_table(("method", f"validation {race.metric}{unit}", "rungs", "rounds", "gradients", "s"), rows)
     lower = "; lower is better" if race.direction == "lower" else ""
     screen.paragraph(
         f"Who ran more rungs stands higher; scores of different rungs are not comparable{lower}. One seed"
@@ -160,7 +193,11 @@ def show_race(race: Race, study: Study) -> None:
 
 def follow_up(advice: Advice, study: Study) -> str:
     """The comparison with several seeds that settles it."""
-    first = [each.method for each in advice.race.places[:3]] if advice.race else [m.method for m in advice.recommended]
+    first = (
+        [place.method for place in advice.race.places[:3]]
+        if advice.race and advice.winner
+        else [m.method for m in advice.recommended]
+    )
     chosen = ", ".join(dict.fromkeys([*first, "fedavg"]))
     default = idiolect.Config().as_dict()
     differ = {k: v for k, v in study.config.as_dict().items() if v != default[k] and k not in ("method", "seed")}
@@ -168,10 +205,10 @@ def follow_up(advice: Advice, study: Study) -> str:
     return f"idiolect compare --methods {shlex.quote(chosen)}{flags} --seeds 3"
 
 
-def as_argument(given: Any) -> str:
+def as_argument(setting: Any) -> str:
     """A setting as it is typed after its name.
 
     >>> as_argument("feature(kind=blur)"), as_argument((0.5, 0.25, 0.25)), as_argument(True)
     (" 'feature(kind=blur)'", " '[0.5, 0.25, 0.25]'", '')
     """
-    return "" if given is True else f" {shlex.quote(given if isinstance(given, str) else write(given))}"
+    return "" if setting is True else f" {shlex.quote(setting if isinstance(setting, str) else write(setting))}"

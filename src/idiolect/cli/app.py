@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -16,7 +18,7 @@ from typer.core import TyperArgument, TyperOption
 
 from .. import __version__
 from ..core.allocator import tune_allocator
-from ..core.errors import IdiolectError
+from ..core.errors import IdiolectError, TrainingError
 from . import screen
 from .advise import advise
 from .compare import compare
@@ -33,7 +35,7 @@ from .run import run
 from .tune import tune
 from .watch import watch
 
-INPUT_ERROR = 2
+TRAINING_ERROR, INPUT_ERROR = 1, 2
 
 app = typer.Typer(
     name="idiolect",
@@ -100,11 +102,14 @@ def command() -> click.Command:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 2 something given cannot be used, 130 interrupted."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Run the command line and exit: 0 done, 1 nothing that clients sent could be used, 2 something given cannot be
+    used, 130 interrupted."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     screen.prepare()
     tune_allocator()
-    sys.exit(run_command(given, debug="--debug" in given))
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a command ends alike, whoever asks it to
+    sys.exit(run_command(words, debug="--debug" in words))
 
 
 def run_command(arguments: list[str], debug: bool) -> int:
@@ -112,6 +117,8 @@ def run_command(arguments: list[str], debug: bool) -> int:
     try:
         code: Any = command().main(arguments, prog_name="idiolect", standalone_mode=False)
         return code if isinstance(code, int) else 0
+    except click.Abort:
+        return screen.INTERRUPTED
     except click.ClickException as error:
         screen.complain(error.format_message())
         if isinstance(error, click.UsageError) and error.ctx is not None:
@@ -121,7 +128,7 @@ def run_command(arguments: list[str], debug: bool) -> int:
         if debug:
             raise
         screen.complain("\n".join([str(error), *getattr(error, "__notes__", ())]))
-        return INPUT_ERROR
+        return TRAINING_ERROR if isinstance(error, TrainingError) else INPUT_ERROR
     except OSError as error:
         if debug:
             raise

@@ -19,6 +19,7 @@ from .settings import (
     Logs,
     Overrides,
     Quiet,
+    Trust,
     gather_settings,
     with_settings,
     without_method,
@@ -47,15 +48,30 @@ def compare(
             metavar="METHOD", help="What others are tested against[dim]; default fedavg, else the first[/dim]."
         ),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="rounds|gradients",
+            help="What all methods get alike: rounds, or the gradients that FedAvg takes in them[dim]; default"
+            " rounds[/dim].",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="The folder of the comparison; else results/comparison, the next free one."),
+    ] = None,
+    rerun: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST", help="Remove the runs of these methods and run them anew, as after an edit; or all."
+        ),
     ] = None,
     jobs: Jobs = 1,
     override: Overrides = None,
     quiet: Quiet = False,
     json_lines: JsonLines = False,
     log: Logs = None,
+    trust: Trust = False,
     settings: Any = None,
 ) -> None:
     """Compare methods on the same partitions, initial weights and sampled clients.
@@ -67,31 +83,37 @@ def compare(
     [bold]Examples[/bold]
       idiolect compare --methods 'local, fedavg, fedprox(mu=0.1)' --out results/x
       idiolect compare -m all --partition dirichlet:0.1 --jobs 2 --out results/all
+      idiolect compare -m 'fedavg, ditto, pfedme' --budget gradients
       idiolect compare results/x/comparison.yaml --lr 0.01 --out results/y
+      idiolect compare results/x/comparison.yaml --rerun mine.py:Mine --out results/x
     """
     from .training import follow_comparison
 
-    given = gather_settings(config, settings)
-    lineup = {name: given.pop(name, None) for name in LINEUP}
-    flags = {"methods": methods, "seeds": seeds, "baseline": baseline}
+    values = gather_settings(config, settings, trust, (methods, baseline, rerun, *(override or ())))
+    lineup = {name: values.pop(name, None) for name in LINEUP}
+    flags = {"methods": methods, "seeds": seeds, "baseline": baseline, "budget": budget}
     lineup |= {name: flag for name, flag in flags.items() if flag is not None}
-    if "method" in given:
+    if "method" in values:
         raise InputError(f"a comparison has several methods; write 'methods:' instead of 'method:' in {config}")
     if not lineup["methods"]:
         raise InputError("no methods to compare; name some with --methods 'local, fedavg, fedprox(mu=0.1)', or all")
     if deep := [text for text in override or () if text.startswith("method")]:
         raise InputError(f"-o {deep[0]}: there are several methods; write options in --methods, as in fedprox(mu=0.1)")
-    chosen = without_method(idiolect.runs.configure(given, override))
+    chosen = without_method(idiolect.runs.configure(values, override))
     folder = out or next_free(Path("results/comparison"))
     follow_comparison(
-        lambda told: idiolect.compare(
+        lambda reporter: idiolect.compare(
             lineup["methods"],
             seeds=3 if lineup["seeds"] is None else lineup["seeds"],
             baseline=lineup["baseline"],
             rates=lineup["rates"],
+            budget=lineup["budget"] or "rounds",
+            rounds_of=lineup["rounds_of"],
+            rerun=rerun or (),
             out=folder,
             jobs=jobs,
-            reporter=told,
+            reporter=reporter,
+            trust=trust,
             **chosen,
         ),
         folder,

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 import idiolect
 
 from ..core.errors import InputError
+from ..core.names import visible
 from . import screen
 from .formula import readable
 from .options import options_as_dicts, show_options
@@ -85,15 +87,15 @@ def download(name: str | None, into: Path | None) -> None:
         raise InputError(f"what is to be fetched? Sources that can be: {', '.join(idiolect.data.fetchable())}")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=screen.ERR, disable=not screen.ERR.is_terminal) as bars:
-        shown: dict[str, TaskID] = {}
+        tasks: dict[str, TaskID] = {}
 
         def watch(news: Fetched) -> None:
-            if news.file not in shown:
-                shown[news.file] = bars.add_task(news.file, total=news.total)
+            if news.file not in tasks:
+                tasks[news.file] = bars.add_task(news.file, total=news.total)
                 if not screen.ERR.is_terminal:
                     size = "" if news.total is None else f", {news.total / 1e6:.1f} MB"
-                    screen.ERR.print(f"fetching {news.file}{size}")
-            bars.update(shown[news.file], completed=news.done, total=news.total)
+                    screen.ERR.print(Text(visible(f"fetching {news.file}{size}")))
+            bars.update(tasks[news.file], completed=news.done, total=news.total)
 
         files = idiolect.data.fetch(name, into, watch)
     for path in files:
@@ -105,14 +107,14 @@ def download(name: str | None, into: Path | None) -> None:
 def show_source(source: Source) -> None:
     """A source in a few lines."""
     screen.say(source.name, "bold")
-    here = source.available()
+    available = source.available()
     facts = {
         "data": f"{source.title}; {source.size}",
         "natural groups": source.groups,
         "licence": source.licence,
         "papers": source.papers,
-        "on this machine": "yes" if here else "no",
-        "files": source.where() if not here or source.where() != "needs no files" else "",
+        "on this machine": "yes" if available else "no",
+        "files": source.where() if not available or source.where() != "needs no files" else "",
     }
     for head, text in facts.items():
         if text:

@@ -55,13 +55,13 @@ def demo(
     chosen = [*METHODS, *(name for name in MORE if name in idiolect.contract.methods)]
     screen.say(f"{len(chosen)} methods x {SEEDS} seeds on handwritten digits of {SETTINGS['clients']} clients")
     follow_comparison(
-        lambda told: idiolect.compare(
+        lambda reporter: idiolect.compare(
             chosen,
             seeds=SEEDS,
             baseline="fedavg",
             out=out,
             jobs=jobs or min(4, cores()),
-            reporter=told,
+            reporter=reporter,
             **SETTINGS,
         ),
         out,

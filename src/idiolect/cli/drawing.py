@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from ..core.names import visible
 from . import screen
 
 Folders = Annotated[
@@ -38,4 +39,4 @@ def drawing(quiet: bool) -> Iterator[Callable[[str], None]]:
         yield lambda _: None
         return
     with screen.ERR.status("reading the runs") as status:
-        yield lambda title: status.update(f"drawing: {escape(title)}")
+        yield lambda title: status.update(f"drawing: {escape(visible(title))}")

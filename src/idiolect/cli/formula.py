@@ -28,14 +28,14 @@ def readable(docstring: str) -> str:
     <BLANKLINE>
         v ← v - η 1/(n + 1) ‖v - w^(t+1)‖²
     """
-    return "\n\n".join(_paragraph(each) for each in re.split(r"\n\s*\n", docstring.strip()))
+    return "\n\n".join(_paragraph(paragraph) for paragraph in re.split(r"\n\s*\n", docstring.strip()))
 
 
 def _paragraph(text: str) -> str:
     if text.startswith(".. math::"):
         lines = plain_signs(text.removeprefix(".. math::")).splitlines()
         return "\n".join(f"    {line.strip()}" for line in lines if line.strip())
-    text = re.sub(r":math:`([^`]*)`", lambda found: plain_signs(found[1]), text).replace("`", "")
+    text = re.sub(r":math:`([^`]*)`", lambda match: plain_signs(match[1]), text).replace("`", "")
     return text if re.search(r"^\s*(-|\*|\d+\.|>>>) ", text) else " ".join(text.split())
 
 
@@ -50,22 +50,22 @@ def plain_signs(formula: str) -> str:
     before = ""
     while before != text:  # from the innermost braces outwards
         before = text
-        text = re.sub(rf"\\(?:bar|overline)\s*{_INNER}", lambda found: "".join(c + "\u0304" for c in found[1]), text)
-        text = re.sub(rf"\\(?:hat|tilde)\s*{_INNER}", lambda found: found[1] + "\u0302", text)
-        text = re.sub(rf"\\[td]?frac\s*{_INNER}\s*{_INNER}", lambda found: f"{_term(found[1])}/{_term(found[2])}", text)
-        text = re.sub(rf"([_^]){_INNER}", lambda found: found[1] + _term(found[2], also=","), text)
+        text = re.sub(rf"\\(?:bar|overline)\s*{_INNER}", lambda match: "".join(c + "\u0304" for c in match[1]), text)
+        text = re.sub(rf"\\(?:hat|tilde)\s*{_INNER}", lambda match: match[1] + "\u0302", text)
+        text = re.sub(rf"\\[td]?frac\s*{_INNER}\s*{_INNER}", lambda match: f"{_term(match[1])}/{_term(match[2])}", text)
+        text = re.sub(rf"([_^]){_INNER}", lambda match: match[1] + _term(match[2], also=","), text)
         text = re.sub(rf"\\(?:text|math[a-z]+|operatorname|boldsymbol|bm)\s*{_INNER}", r"\1", text)
-    text = re.sub(r"\\([A-Za-z]+) ?(?![A-Za-z])", lambda found: _sign(found), text)
-    text = re.sub(r"\\([A-Za-z]+)", lambda found: SIGNS.get(found[1], found[1]), text)
+    text = re.sub(r"\\([A-Za-z]+) ?(?![A-Za-z])", lambda match: _sign(match), text)
+    text = re.sub(r"\\([A-Za-z]+)", lambda match: SIGNS.get(match[1], match[1]), text)
     for digit, raised in zip("0123", "⁰¹²³", strict=True):
         text = re.sub(rf"\^{digit}(?!\w|\.\d)", raised, text)
     return text.replace("{", "").replace("}", "").replace("⦃", "{").replace("⦄", "}")
 
 
-def _sign(found: re.Match[str]) -> str:
+def _sign(match: re.Match[str]) -> str:
     """A command's sign; the blank after it stays where the source has one."""
-    sign = SIGNS.get(found[1], found[1])
-    return sign + (" " if found[0].endswith(" ") and sign.strip() else "")
+    sign = SIGNS.get(match[1], match[1])
+    return sign + (" " if match[0].endswith(" ") and sign.strip() else "")
 
 
 def _term(text: str, also: str = "") -> str:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +19,9 @@ from . import screen
 from .formula import readable
 from .options import options_as_dicts, show_options
 from .settings import Json
+
+CATALOG = Path(__file__).parents[1] / "methods" / "catalog.json"
+"""Our methods as plain values, written by `scripts/pages`, so that listing them does not wait for PyTorch."""
 
 
 def methods(
@@ -31,23 +38,31 @@ def methods(
       idiolect methods ditto
       idiolect methods --json
     """
-    registry = idiolect.contract.methods
-    chosen = [registry.get(known) for known in ([name] if name else registry)]
-    if as_json:
-        facts = [method_as_dict(cls) for cls in chosen]
-        screen.show_json(facts[0] if name else facts)
-    elif name:
-        show_method(chosen[0])
+    if name:
+        cls = idiolect.contract.methods.get(name)
+        screen.show_json(method_as_dict(cls)) if as_json else show_method(cls)
+    elif as_json:
+        screen.show_json(list_methods())
     else:
         heads = ("name", "what it does", "leaves a client", "stays on it", "needs")
         rows = [
-            (cls.name, cls.about.title, cls.about.reveals, cls.about.stays, ", ".join(needs(cls))) for cls in chosen
+            (facts["name"], facts["title"], facts["leaves"], facts["stays"], ", ".join(facts["needs"]))
+            for facts in list_methods()
         ]
         screen.show_table(heads, rows, whole=("name",), text=True)
         screen.paragraph(
-            f"{len(chosen)} methods; details: idiolect methods NAME. Wrappers wrap others, as in finetune(ditto).",
-            "dim",
+            f"{len(rows)} methods; details: idiolect methods NAME. Wrappers wrap others, as in finetune(ditto).", "dim"
         )
+
+
+def list_methods() -> list[dict[str, Any]]:
+    """All methods as plain values: from the registry where it is loaded or other packages add to it, else from the
+    catalogue."""
+    if "idiolect.contract.method" in sys.modules or entry_points(group="idiolect.methods"):
+        registry = idiolect.contract.methods
+        return [method_as_dict(registry.get(name)) for name in registry]
+    catalog: list[dict[str, Any]] = json.loads(CATALOG.read_text(encoding="utf-8"))
+    return catalog
 
 
 def citation(cls: type[idiolect.Method]) -> str:

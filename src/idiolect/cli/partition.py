@@ -41,16 +41,10 @@ def partition(
         list_partitions()
         return
     from ..report import draw_partition, partition_text
+    from ..runs.setup import resolve_data
 
     config = idiolect.runs.configure(settings)
-    federation = idiolect.data.load(
-        config.data,
-        partition=config.partition,
-        clients=config.clients,
-        split=config.split,
-        seed=config.seed,
-        unseen=config.unseen,
-    )
+    federation = resolve_data(config, {})
     screen.say(partition_text(federation))
     samples = sum(len(client.indices) for client in federation.clients)
     screen.say(

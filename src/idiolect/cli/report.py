@@ -11,7 +11,7 @@ import idiolect
 
 from . import screen
 from .drawing import Baseline, Folders, Target, drawing, say_left_out
-from .settings import Quiet
+from .settings import Quiet, Trust
 
 
 def report(
@@ -22,6 +22,7 @@ def report(
     baseline: Baseline = None,
     target: Target = 0.9,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Write one page about runs: leaderboard, curves, clients, and what each method decided.
 
@@ -33,7 +34,7 @@ def report(
       idiolect report runs/a runs/b --baseline local --out ab.html
     """
     with drawing(quiet) as watch:
-        study = idiolect.report.write_report(folders, out, baseline, target, watch)
+        study = idiolect.report.write_report(folders, out, baseline, target, watch, trust)
     for note in study.notes:
         say_left_out(note)
     screen.say(f"written: {screen.place(out)}")

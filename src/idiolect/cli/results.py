@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..comparison import Comparison
-from ..comparison.tables import footnotes, leaderboard_tables, protocol_lines
+from ..comparison.tables import describe_left_out, describe_refusals, footnotes, leaderboard_tables, protocol_lines
 from ..core.tables import formatter, label
 from .screen import paragraph, say, show_table
 
@@ -24,6 +24,21 @@ def show_comparison(comparison: Comparison) -> None:
         paragraph(line, "dim")
 
 
+def parameters(networks: Sequence[Mapping[str, int]]) -> str:
+    """How many parameters the networks have, and how many of them are trained.
+
+    >>> parameters([{"parameters": 1200, "trained": 1200}, {"parameters": 5000, "trained": 200}])
+    '1,200 parameters; 200 of 5,000 parameters are trained, the others are frozen'
+    """
+    texts = {
+        f"{network['parameters']:,} parameters"
+        if network["trained"] == network["parameters"]
+        else f"{network['trained']:,} of {network['parameters']:,} parameters are trained, the others are frozen": None
+        for network in networks
+    }
+    return "; ".join(texts)
+
+
 def show_result(summary: Mapping[str, Any]) -> None:
     """The scores and the cost of one run."""
     metric, partition = summary["metric"], summary["partition"]
@@ -31,25 +46,40 @@ def show_result(summary: Mapping[str, Any]) -> None:
     paragraph(
         f"{summary['method']} on {summary['data']}, {partition['clients']} clients, {partition['name']}"
         f" (partition {partition['hash']}), seed {summary['seed']},"
-        f" {summary['rounds_done']} of {summary['rounds']} rounds"
+        f" {summary['rounds_done']} of {summary['rounds']} rounds; {parameters(summary['networks'])}"
     )
     keys = ("weighted", "mean", "std", "bottom_decile", "worst")
-    how = "no validation data: the last" if summary["selection"] == "last round" else "by validation"
-    names = {"selected": f"selected ({how})", "last": "last", "best": "best (by test, optimistic)"}
+    names = {"selected": "selected", "last": "last", "best": "best (by test, optimistic)"}
     points = {
         label(metric): metric,
         "before adaptation": "before_adaptation",
         "right after local training": "after_local",
+        "the shared model itself": "global",
         "unseen clients": "unseen",
     }
     for title, key in points.items():
         if block := summary.get(key):
-            rows = [(names[n], str(each["round"]), *(show(each[k]) for k in keys)) for n, each in block.items()]
+            rows = [(names[n], str(scores["round"]), *(show(scores[k]) for k in keys)) for n, scores in block.items()]
             heads = ("round of", "round", "weighted", "mean", "std", "bottom decile", "worst")
             show_table(heads, rows, title=title)
+    paragraph(f"selected: {summary['selection']}")
     paragraph(
         f"{summary['bytes_up'] / 1e6:,.1f} MB up, {summary['bytes_down'] / 1e6:,.1f} MB down,"
-        f" {summary['steps']:,} local steps, {summary['seconds']:,.1f} s"
+        f" {summary['gradients']:,} gradients, {summary['seconds']:,.1f} s"
     )
     if summary["refused"]:
-        paragraph(f"{summary['refused']} uploads were left out because they were not finite.", "yellow")
+        paragraph(f"{describe_refusals(summary['refusals'])}.", "yellow")
+    if block := summary.get(metric):
+        for line in left_out_lines(block, metric):
+            paragraph(line, "yellow")
+
+
+def left_out_lines(block: Mapping[str, Any], metric: str) -> list[str]:
+    """What of the selected and of the last round is left out, in sentences."""
+    lines = []
+    for name in ("selected", "last"):
+        scores = block[name]
+        missing = scores["clients"] - scores["scored"] - scores["undefined"]
+        if words := describe_left_out(scores["undefined"], missing, scores["clients"], metric):
+            lines.append(f"{name} round: {words}.")
+    return lines

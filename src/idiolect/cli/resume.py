@@ -10,7 +10,7 @@ import typer
 import idiolect
 
 from ..core.errors import RunFolderError
-from .settings import Jobs, JsonLines, Logs, Quiet
+from .settings import Jobs, JsonLines, Logs, Quiet, Trust
 
 
 def resume(
@@ -19,6 +19,7 @@ def resume(
     quiet: Quiet = False,
     json_lines: JsonLines = False,
     log: Logs = None,
+    trust: Trust = False,
 ) -> None:
     """Continue a run or a comparison that was interrupted.
 
@@ -34,13 +35,19 @@ def resume(
 
     if (folder / SPEC).is_file():
         follow_comparison(
-            lambda told: idiolect.comparison.resume_comparison(folder, jobs=jobs, reporter=told),
+            lambda reporter: idiolect.comparison.resume_comparison(folder, jobs=jobs, reporter=reporter, trust=trust),
             folder,
             quiet,
             json_lines,
             log,
         )
     elif folder.is_dir():
-        follow_run(lambda told: idiolect.resume(folder, reporter=told), folder, quiet, json_lines, log)
+        follow_run(
+            lambda reporter: idiolect.resume(folder, reporter=reporter, on_interrupt="return", trust=trust),
+            folder,
+            quiet,
+            json_lines,
+            log,
+        )
     else:
         raise RunFolderError(f"there is no folder {folder}; start a run with: idiolect run --out {folder}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,14 +10,22 @@ import typer
 
 import idiolect
 
+from ..core.errors import InputError
 from ..core.expressions import parse
+from ..core.names import slug
 from .folders import next_free
-from .settings import ConfigFile, JsonLines, Logs, Overrides, Quiet, gather_settings, with_settings
+from .settings import JsonLines, Logs, Overrides, Quiet, Trust, gather_settings, with_settings
 
 
 @with_settings()
 def run(
-    config: ConfigFile = None,
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[METHOD or CONFIG.yaml]",
+            help="A method, or a file of settings as 'name: value' lines; options below override them.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="A new folder for the results; else runs/METHOD-DATA-SEED, or the next free."),
@@ -25,6 +34,7 @@ def run(
     quiet: Quiet = False,
     json_lines: JsonLines = False,
     log: Logs = None,
+    trust: Trust = False,
     settings: Any = None,
 ) -> None:
     """Train one federation with one method.
@@ -33,20 +43,35 @@ def run(
     from which an interrupted run is continued.
 
     [bold]Examples[/bold]
-      idiolect run --method fedavg --rounds 20
-      idiolect run -m 'fedprox(mu=0.1)' --partition dirichlet:0.1 --out runs/a
-      idiolect run -m ditto -o method.lam=0.5 --clients 20 --participation 0.5
+      idiolect run fedavg --rounds 20
+      idiolect run 'fedprox(mu=0.1)' --partition dirichlet:0.1 --out runs/a
+      idiolect run ditto -o method.lam=0.5 --clients 20 --participation 0.5
       idiolect run experiment.yaml --lr 0.01
     """
     from .training import follow_run
 
-    chosen = idiolect.runs.configure(gather_settings(config, settings), override)
+    chosen = idiolect.runs.configure(read_what(what, settings, trust, override), override)
     folder = out or free_folder(chosen)
-    follow_run(lambda told: idiolect.run(**chosen.as_dict(), out=folder, reporter=told), folder, quiet, json_lines, log)
+    follow_run(
+        lambda reporter: idiolect.run(**chosen.as_dict(), out=folder, reporter=reporter, on_interrupt="return"),
+        folder,
+        quiet,
+        json_lines,
+        log,
+    )
+
+
+def read_what(
+    what: str | None, settings: Mapping[str, Any], trust: bool, override: Sequence[str] | None
+) -> dict[str, Any]:
+    """The settings of a run whose argument is a method, a file of settings, or missing."""
+    if what is None or what.endswith((".yaml", ".yml")) or Path(what).is_file():
+        return gather_settings(None if what is None else Path(what), settings, trust, override or ())
+    if settings.get("method", what) != what:
+        raise InputError(f"the method is given twice, as {what} and as --method {settings['method']}; give it once")
+    return {**settings, "method": what}
 
 
 def free_folder(config: idiolect.Config) -> Path:
     """The next free name for a run's results."""
-    from ..comparison.folder import slug
-
     return next_free(Path(f"runs/{slug(config.method)}-{slug(parse(config.data).name)}-{config.seed}"))

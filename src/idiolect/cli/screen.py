@@ -16,8 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..core.names import visible
+
 OUT = Console(highlight=False)
 ERR = Console(highlight=False, stderr=True)
+INTERRUPTED = 130
+"""The exit code of a command that was interrupted."""
 WIDE = 160
 """Columns where there is no terminal to say how many there are."""
 
@@ -28,7 +32,7 @@ def prepare() -> None:
         if not console.is_terminal and "COLUMNS" not in os.environ:
             console.width = WIDE
     log = logging.getLogger("idiolect")
-    if not any(isinstance(each, Warn) for each in log.handlers):
+    if not any(isinstance(handler, Warn) for handler in log.handlers):
         log.addHandler(Warn())
     warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
 
@@ -42,7 +46,7 @@ class Warn(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """One line on standard error."""
-        text = f"{record.levelname.lower()}: {record.getMessage()}"
+        text = visible(f"{record.levelname.lower()}: {record.getMessage()}", lines=True)
         if os.getpid() == self.process:
             ERR.print(Text(text, style="yellow"), soft_wrap=True)
         else:  # in a forked process the console's lock may be held for ever
@@ -51,17 +55,17 @@ class Warn(logging.Handler):
 
 def complain(text: str) -> None:
     """An error, in red, on standard error."""
-    ERR.print(Text(f"error: {text}", style="red"), soft_wrap=True)
+    ERR.print(Text(visible(f"error: {text}", lines=True), style="red"), soft_wrap=True)
 
 
 def say(text: str = "", style: str = "") -> None:
     """A line of plain text on standard output, broken only by the terminal."""
-    OUT.print(Text(text, style=style), soft_wrap=True)
+    OUT.print(Text(visible(text, lines=True), style=style), soft_wrap=True)
 
 
 def paragraph(text: str, style: str = "", indent: int = 2) -> None:
     """Text that is wrapped between words, with later lines indented."""
-    for number, line in enumerate(Text(text, style=style).wrap(OUT, max(20, OUT.width - indent))):
+    for number, line in enumerate(Text(visible(text), style=style).wrap(OUT, max(20, OUT.width - indent))):
         line.rstrip()
         OUT.print(Text(" " * indent * bool(number)) + line, soft_wrap=True)
 
@@ -91,14 +95,14 @@ def show_table(
     for place, head in enumerate(heads):
         number = place > 0 and not text
         table.add_column(
-            head,
+            Text(head),
             justify="right" if number else "left",
             no_wrap=number or head in whole,
             overflow="fold",
             style="bold" if place == 0 else "",
         )
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     OUT.print(table)
     say()
 

@@ -9,18 +9,22 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 from rich.markup import escape
 
 from ..core.errors import InputError
 from ..core.expressions import value, write
 from ..core.options import OptionInfo, options_of
+from ..core.trust import named_by
 from ..runs.settings import OWN, Config, read_config
 
 PANELS = {"method": "Method, data and model", "rounds": "Training", "eval_every": "Evaluation and run"}
 """A panel of the help text begins at this setting."""
 SHORT = {"method": "-m", "data": "-d"}
-LINEUP = ("methods", "seeds", "baseline", "skipped", "rates")
+WRITTEN = ("config.yaml", "comparison.yaml")
+"""The files of settings that runs and comparisons write."""
+LINEUP = ("methods", "seeds", "baseline", "skipped", "rates", "budget", "rounds_of")
 """What a comparison's file says beside settings."""
 
 ConfigFile = Annotated[
@@ -45,6 +49,12 @@ Logs = Annotated[
     list[str] | None,
     typer.Option("--log", metavar="KIND:PLACE", help="Log every round as well: tensorboard:DIR or mlflow:URI."),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Run code that the folder or file names (file.py:Name), though no run here has used it."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")]
 
 
@@ -55,24 +65,28 @@ def with_settings(*names: str, without: Iterable[str] = ()) -> Callable[[Callabl
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         declared = inspect.signature(command, eval_str=True).parameters.values()
-        kept = [each for each in declared if each.name != "settings"]
+        parameters = [parameter for parameter in declared if parameter.name != "settings"]
         derived = [_parameter(options_of(Config)[name]) for name in chosen]
 
         @functools.wraps(command)
-        def call(**given: Any) -> Any:
-            settings = {name: given.pop(name) for name in chosen}
-            return command(**given, settings={n: _read(n, each) for n, each in settings.items() if each is not None})
+        def call(**arguments: Any) -> Any:
+            settings = {name: arguments.pop(name) for name in chosen}
+            return command(
+                **arguments, settings={n: _read(n, written) for n, written in settings.items() if written is not None}
+            )
 
-        signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in kept + derived])
+        signature = inspect.Signature(
+            [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters + derived]
+        )
         call.__signature__ = signature  # type: ignore[attr-defined]
-        call.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
         return call
 
     return wrap
 
 
 def _parameter(info: OptionInfo) -> inspect.Parameter:
-    kind = next((each for each in info.types if each in (bool, int, float)), str)
+    kind = next((option_type for option_type in info.types if option_type in (bool, int, float)), str)
     flag = "--" + info.name.replace("_", "-")
     option = typer.Option(
         flag,
@@ -98,16 +112,25 @@ def _panel(name: str) -> str:
     return [panel for start, panel in PANELS.items() if order.index(start) <= order.index(name)][-1]
 
 
-def _read(name: str, given: Any) -> Any:
+def _read(name: str, written: Any) -> Any:
     """A list may be written with commas or spaces; everything else is what it is."""
     if tuple in options_of(Config)[name].types:
-        return value("[" + given.strip("[]() ").replace(",", " ").replace("  ", " ").replace(" ", ", ") + "]")
-    return given
+        return value("[" + written.strip("[]() ").replace(",", " ").replace("  ", " ").replace(" ", ", ") + "]")
+    return written
 
 
-def gather_settings(path: Path | None, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a configuration file, if one is given, and over them those of the command line."""
-    return {**({} if path is None else read_settings(path)), **settings}
+def gather_settings(
+    path: Path | None, settings: Mapping[str, Any], trust: bool, words: Iterable[str | None] = ()
+) -> dict[str, Any]:
+    """The settings of a configuration file, if one is given, and over them those of the command line. A file that a run
+    wrote may have come from elsewhere: until the command ends, code runs that is named on the command line (in
+    settings or other `words`), or is known, or trusted. A file that the user wrote is his own word."""
+    if path is None:
+        return dict(settings)
+    if path.name in WRITTEN:
+        own = [text for text in (*settings.values(), *words) if isinstance(text, str)]
+        click.get_current_context().with_resource(named_by(path, trust, own))
+    return {**read_settings(path), **settings}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -117,10 +140,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not path.exists():
         hint = f"; to choose the method, write: --method {path}" if str(path).partition("(")[0] in methods else ""
         raise InputError(f"there is no configuration file {path}{hint}")
-    given = read_config(path)
-    if own := [name for name, value in given.items() if value == OWN]:
-        raise InputError(f"{path} is of a run with own {', '.join(own)} given in Python; it can only be run there")
-    return given
+    values = read_config(path)
+    if objects := [name for name, value in values.items() if value == OWN]:
+        raise InputError(f"{path} is of a run with own {', '.join(objects)} given in Python; it can only be run there")
+    return values
 
 
 def without_method(config: Config) -> dict[str, Any]:

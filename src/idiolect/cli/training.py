@@ -8,17 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import typer
+from rich.text import Text
 
 from ..comparison import Comparison
 from ..comparison.folder import SPEC
 from ..contract import Method, methods
+from ..core.names import visible
 from ..report.loggers import Several, logger
 from ..report.terminal.progress import reporter
 from ..runs import Result
+from ..runs.folder import CONFIG
 from ..runs.progress import Reporter
 from . import results, screen
+from .screen import INTERRUPTED
 
-INTERRUPTED = 130
+FAILED = 1
 NEEDS = {
     "public": "all clients and the server see the public data",
     "models": "clients may have different networks",
@@ -34,7 +38,7 @@ class Requirements(Reporter):
         """The label of a run is its method."""
         super().start(label, rounds, done)
         for line in requirements(methods.build(label)):
-            screen.ERR.print(line, style="dim", soft_wrap=True)
+            screen.ERR.print(Text(visible(line), style="dim"), soft_wrap=True)
 
 
 def requirements(method: Method) -> list[str]:
@@ -47,8 +51,8 @@ def requirements(method: Method) -> list[str]:
 
 def make_reporter(quiet: bool, json_lines: bool = False, log: Sequence[str] | None = None) -> Reporter:
     """The reporter that a command's options ask for, with all that it logs to."""
-    shown = reporter(screen.ERR, quiet, sys.stdout if json_lines else None)
-    return Several([shown, *map(logger, log or ())])
+    terminal = reporter(screen.ERR, quiet, sys.stdout if json_lines else None)
+    return Several([terminal, *map(logger, log or ())])
 
 
 @contextmanager
@@ -69,18 +73,23 @@ def follow_run(
     json_lines: bool,
     log: Sequence[str] | None,
 ) -> None:
-    """Start or continue a run, show how it goes on and what came of it."""
-    announced = [] if quiet or json_lines else [Requirements()]
-    with Several([*announced, make_reporter(quiet, json_lines, log)]) as told:
-        result = start(told)
+    """Start or continue a run, show how it goes on and what came of it. `start` returns the result also of a run that
+    was interrupted."""
+    announced, where = [] if quiet or json_lines else [Requirements()], screen.place(folder)
+
+    def explain() -> str:
+        known = (folder / CONFIG).is_file() and not json_lines
+        return f"stopped at once; continue with: idiolect resume {where}" if known else ""
+
+    with interruptible(explain), Several([*announced, make_reporter(quiet, json_lines, log)]) as reporters:
+        result = start(reporters)
         summary, complete = result.summary, result.complete
         if json_lines and not complete:
-            told.end(result.config.method, summary)
+            reporters.end(result.config.method, summary)
     result.store.close()
     if json_lines:
         raise typer.Exit(0 if complete else INTERRUPTED)
     results.show_result(summary)
-    where = screen.place(folder)
     if not complete:
         screen.say(f"stopped after round {summary['rounds_done']}; continue with: idiolect resume {where}", "yellow")
         raise typer.Exit(INTERRUPTED)
@@ -102,11 +111,12 @@ def follow_comparison(
         known = (folder / SPEC).is_file() and not json_lines
         return f"stopped; continue with: idiolect resume {where}" if known else ""
 
-    with interruptible(explain), make_reporter(quiet, json_lines, log) as told:
-        comparison = start(told)
-    if json_lines:
-        return
-    results.show_comparison(comparison)
-    screen.say(f"results: {where} (comparison.md, .csv, .json, and a folder for every run)")
-    if page:
-        screen.say(f"see it: idiolect report {where}")
+    with interruptible(explain), make_reporter(quiet, json_lines, log) as reporters:
+        comparison = start(reporters)
+    if not json_lines:
+        results.show_comparison(comparison)
+        screen.say(f"results: {where} (comparison.md, .csv, .json, and a folder for every run)")
+        if page:
+            screen.say(f"see it: idiolect report {where}")
+    if comparison.failed:
+        raise typer.Exit(FAILED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,11 +10,11 @@ import typer
 
 import idiolect
 
-from ..core.errors import InputError
+from ..core.errors import InputError, TrainingError
 from ..core.tables import formatter
 from . import screen
 from .folders import next_free
-from .settings import LINEUP, ConfigFile, Overrides, Quiet, gather_settings, with_settings, without_method
+from .settings import LINEUP, ConfigFile, Overrides, Quiet, Trust, gather_settings, with_settings, without_method
 
 if TYPE_CHECKING:
     from ..tuning import Tuning
@@ -34,12 +35,19 @@ def tune(
             help="What may be tried, instead of what the ranges of options suggest; also METHOD.NAME=..., NAME=A,B,C.",
         ),
     ] = None,
+    stepwise: Annotated[
+        bool,
+        typer.Option(
+            "--stepwise", help="Tune the options of --space one after another, all listed values; instead of --trials."
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="The folder of the tuning; else results/tuning, the next free one."),
     ] = None,
     override: Overrides = None,
     quiet: Quiet = False,
+    trust: Trust = False,
     settings: Any = None,
 ) -> None:
     """Choose options and learning rate of each method by validation, with equally many trials for all.
@@ -51,26 +59,31 @@ def tune(
     [bold]Examples[/bold]
       idiolect tune --methods 'fedavg, fedprox, ditto' --trials 20 --rounds 30 --out results/t
       idiolect tune -m 'fedprox, fedlag(ditto)' --space 'mu=0.001:1:log' --space 'lr=0.01:0.5:log'
+      idiolect tune -m fedfac --stepwise --space layers=1,2 --space tau=0.25,0.5,0.75,inf --space kappa=0.75,0.85,0.95
       idiolect compare results/t/tuned.yaml --out results/x
     """
     from ..tuning.api import CHOSEN
     from .training import interruptible, make_reporter
 
-    given = gather_settings(config, settings)
-    lineup = {name: given.pop(name, None) for name in LINEUP}
+    values = gather_settings(config, settings, trust, (methods, *(override or ())))
+    lineup = {name: values.pop(name, None) for name in LINEUP}
     if not (chosen := methods or lineup["methods"]):
         raise InputError("no methods to tune; name some with --methods 'fedavg, fedprox, ditto'")
-    given.pop("method", None)
-    shared = without_method(idiolect.runs.configure(given, override))
+    values.pop("method", None)
+    shared = without_method(idiolect.runs.configure(values, override))
     folder = out or next_free(Path("results/tuning"))
     where = screen.place(folder)
 
     def explain() -> str:
         return f"stopped; the trials so far are in {where}: the same command with --out {where} goes on"
 
-    with interruptible(explain), make_reporter(quiet) as told:
-        tuning = idiolect.tune(chosen, trials=trials, space=space or (), out=folder, reporter=told, **shared)
+    with interruptible(explain), make_reporter(quiet) as reporter:
+        tuning = idiolect.tune(
+            chosen, trials=trials, space=space or (), stepwise=stepwise, out=folder, reporter=reporter, **shared
+        )
     show_tuning(tuning)
+    if not tuning.comparison["methods"]:
+        raise TrainingError(f"no trial has a score, so nothing was chosen; why is in {where}/trials.jsonl")
     screen.say(f"all trials: {where}/trials.jsonl; to compare: idiolect compare {where}/{CHOSEN} --seeds 3")
 
 
@@ -79,14 +92,21 @@ def show_tuning(tuning: Tuning) -> None:
     show = formatter(tuning.metric)
     unit = " (%)" if tuning.metric == "accuracy" else ""
     rows = [
-        (each.expression, f"{each.lr:g}", show(each.before), show(each.score), trials_text(each.trials, each.failed))
-        for each in tuning.methods
+        (
+            tuned.expression if has_score else f"nothing for {tuned.method}",
+            f"{tuned.lr:g}" if has_score else "",
+            show(tuned.before),
+            show(tuned.score),
+            trials_text(tuned.trials, tuned.failed),
+        )
+        for tuned in tuning.methods
+        for has_score in [math.isfinite(tuned.score)]
     ]
     heads = ("chosen", "lr", "as given", "tuned", "trials")
     screen.show_table(heads, rows, title=f"validation {tuning.metric}{unit}")
-    for each in tuning.trials:
-        if each.error:
-            screen.paragraph(f"{each.expression}, lr {each.lr:g}, failed: {each.error}", "yellow")
+    for trial in tuning.trials:
+        if trial.error:
+            screen.paragraph(f"{trial.expression}, lr {trial.lr:g}, failed: {trial.error}", "yellow")
 
 
 def trials_text(trials: int, failed: int) -> str:

@@ -3,25 +3,43 @@ folder that an interrupted comparison continues from."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..contract import Method
-from ..core.errors import InputError
+from ..core.errors import InputError, TrainingError
 from ..core.files import write_text
 from ..core.registry import describe
+from ..core.trust import named_by
 from ..runs.api import carry_out
 from ..runs.folder import next_round, require_objects
+from ..runs.lock import lock_folder
 from ..runs.progress import Reporter
-from ..runs.setup import make_plan, resolve_data, separate
+from ..runs.settings import Config
+from ..runs.setup import check_objects, make_plan, resolve_data, separate
+from .budget import check_budget, measure_rounds
 from .conditions import keep_known_engine, protocol, survey
-from .entrants import resolve_baseline, resolve_methods, resolve_rates, resolve_seeds
-from .folder import SPEC, RunSpec, check_folder, list_runs, read_finished, read_spec, record_run, write_spec
+from .entrants import resolve_baseline, resolve_methods, resolve_own, resolve_rerun, resolve_seeds
+from .folder import (
+    SPEC,
+    RunSpec,
+    check_folder,
+    list_runs,
+    read_finished,
+    read_spec,
+    record_run,
+    remove_runs,
+    write_spec,
+)
 from .leaderboard import Comparison, rank
 from .processes import Job, ProcessRunner
 from .tables import write_comparison
+
+log = logging.getLogger("idiolect")
 
 
 def compare(
@@ -35,6 +53,10 @@ def compare(
     reporter: Reporter | None = None,
     skipped: Mapping[str, str] | None = None,
     rates: Mapping[str, float] | None = None,
+    budget: str = "rounds",
+    rounds_of: Mapping[str, int] | None = None,
+    rerun: str | Sequence[str | Method] = (),
+    trust: bool = False,
     **settings: Any,
 ) -> Comparison:
     """Run methods on identical partitions, initial weights and sampled clients, and rank them.
@@ -51,6 +73,12 @@ def compare(
         reporter: receives how the runs go on.
         skipped: methods that were left out before, and why; they are listed with the results.
         rates: learning rates of methods that have their own, by expression; the others take `lr`.
+        budget: what all methods get alike: `rounds`, or as many `gradients` as FedAvg takes in these rounds, so that a
+            method that takes twice as many has half the rounds; three rounds of each method are measured for that.
+        rounds_of: rounds of methods that have their own, by expression; the others take `rounds` or what is measured.
+        rerun: methods whose runs in the folder are removed and run anew, as after an edit of their code; `all` for
+            all of them.
+        trust: run code that the folder names, as its engine, though no run on this machine has used it.
         settings: any other argument of `run`: settings such as rounds or partition, or own objects.
 
     >>> board = compare("local, fedavg", clients=5, rounds=2, seeds=2)
@@ -60,6 +88,7 @@ def compare(
     """
     if "method" in settings:
         raise InputError("a comparison has several methods; give methods=... instead of method=...")
+    check_budget(budget)
     config, objects = separate({"data": data, **settings})
     seed_list = resolve_seeds(seeds, config.seed)
     folder = None if out is None else Path(out)
@@ -68,7 +97,7 @@ def compare(
             f"jobs={jobs} needs a folder (out=...) and data and models by name; use jobs=1 for own objects"
         )
     chosen = resolve_methods(methods)
-    config = keep_known_engine(config, folder and folder / SPEC)
+    config = keep_known_engine(config, folder and folder / SPEC, trust)
     if folder is not None:
         check_folder(folder, config, [describe(method) for method in chosen], seed_list)
     config, conditions, errors = survey(chosen, config, seed_list, objects, jobs)
@@ -78,24 +107,47 @@ def compare(
     chosen = [method for method in chosen if describe(method) not in errors]
     names = [describe(method) for method in chosen]
     against = resolve_baseline(baseline, names)
-    own_rates = resolve_rates(rates, names)
-    specs = list_runs(chosen, config, seed_list, own_rates, folder)
-    done = {spec.label: read_finished(spec, conditions[spec.config.seed]) for spec in specs}
+    own_rates, own_rounds = (
+        resolve_own("rates", "lr", rates, names),
+        resolve_own("rounds_of", "rounds", rounds_of, names),
+    )
+    if budget == "gradients":
+        first_seed, open_methods = seed_list[0], [m for m in chosen if describe(m) not in own_rounds]
+        allowed = conditions[first_seed].fedavg_gradients
+        own_rounds |= fit_methods(open_methods, replace(config, seed=first_seed), objects, allowed)
+    specs = list_runs(chosen, config, seed_list, own_rates, own_rounds, folder)
+    anew = resolve_rerun(rerun, names)
+    kept = [spec for spec in specs if spec.config.method not in anew]
+    done = {spec.label: read_finished(spec, conditions[spec.config.seed]) for spec in kept}
     summaries = {label: summary for label, summary in done.items() if summary is not None}
-    if folder is not None:
-        write_text(folder / SPEC, write_spec(config, names, seed_list, against, left_out, own_rates))
     pending = [spec for spec in specs if spec.label not in summaries]
-    summaries |= carry_out_all(pending, objects, jobs, reporter or Reporter())
+    with lock_folder(folder):
+        if folder is not None:
+            write_text(
+                folder / SPEC, write_spec(config, names, seed_list, against, left_out, own_rates, budget, own_rounds)
+            )
+        remove_runs([spec for spec in specs if spec.config.method in anew])
+        carried_out, failed = carry_out_all(pending, objects, jobs, reporter or Reporter())
+    summaries |= carried_out
+    names = [name for name in names if name not in failed]
+    specs = [spec for spec in specs if spec.config.method in names]
+    if not specs:
+        raise TrainingError(next(iter(failed.values())))
+    against = against if against in names else resolve_baseline(None, names)
+    first = next(spec for spec in specs if spec.config.method == against)
     comparison = Comparison(
-        protocol(config, seed_list, against, conditions, summaries[specs[0].label])
-        | ({"rates": own_rates} if own_rates else {}),
+        protocol(config, seed_list, against, conditions, summaries[first.label])
+        | {"budget": budget}
+        | ({"rates": own_rates} if own_rates else {})
+        | ({"rounds_of": own_rounds} if own_rounds else {}),
         rank(
             {name: {s.config.seed: summaries[s.label] for s in specs if s.config.method == name} for name in names},
             against,
-            {seed: here.fedavg_steps for seed, here in conditions.items()},
+            {seed: condition.fedavg_gradients for seed, condition in conditions.items()},
         ),
         tuple(record_run(spec, summaries[spec.label], folder) for spec in specs),
         left_out,
+        failed,
         folder,
     )
     if folder is not None:
@@ -103,35 +155,60 @@ def compare(
     return comparison
 
 
+def fit_methods(methods: Sequence[Method], config: Config, objects: Mapping[str, Any], allowed: int) -> dict[str, int]:
+    """How many of the configured rounds each method gets for so many gradients."""
+    data = resolve_data(config, objects)
+    plans = {
+        describe(method): make_plan(
+            replace(config, method=describe(method)), {**objects, "data": data, "method": method}
+        )
+        for method in methods
+    }
+    return {name: measure_rounds(plan, config.engine).fit_rounds(allowed, plan.rounds) for name, plan in plans.items()}
+
+
 def resume_comparison(
-    folder: str | Path, *, jobs: int = 1, reporter: Reporter | None = None, **objects: Any
+    folder: str | Path, *, jobs: int = 1, reporter: Reporter | None = None, trust: bool = False, **objects: Any
 ) -> Comparison:
-    """Continue a comparison where it stopped; what was given in Python must be given again."""
+    """Continue a comparison where it stopped; what was given in Python must be given again. With `trust`, code that the
+    folder names runs though no run on this machine has used it."""
+    check_objects(objects)
     settings = read_spec(Path(folder) / SPEC)
     require_objects(Path(folder), settings, objects)
-    return compare(**{**settings, **objects}, out=folder, jobs=jobs, reporter=reporter)
+    with named_by(folder, trust):
+        return compare(**{**settings, **objects}, out=folder, jobs=jobs, reporter=reporter)
 
 
 def carry_out_all(
     specs: Sequence[RunSpec], objects: Mapping[str, Any], jobs: int, reporter: Reporter
-) -> dict[str, dict[str, Any]]:
-    """Run what is left to do and return the summaries by label."""
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Run what is left to do and return the summaries by label; and, by method, why some learned nothing. Of such a
+    method no further seed is run."""
     begun = {spec.label: next_round(spec.folder, spec.method) for spec in specs}
     reporter.begin(len(specs), sum(spec.config.rounds - begun[spec.label] for spec in specs))
     if jobs > 1 and len(specs) > 1:
         waiting = [Job(s.label, s.config, s.folder, begun[s.label]) for s in specs if s.folder is not None]
         return ProcessRunner(waiting, jobs, reporter).run()
     summaries: dict[str, dict[str, Any]] = {}
+    failed: dict[str, str] = {}
     seed, data = None, None
     for spec in specs:
+        if spec.config.method in failed:
+            continue
         if seed != spec.config.seed:  # one federation at a time: runs are listed seed by seed
             seed, data = spec.config.seed, resolve_data(spec.config, objects)
         plan = make_plan(spec.config, {**objects, "data": data, "method": spec.method})
         reporter.start(spec.label, plan.rounds, begun[spec.label])
-        result = carry_out(plan, spec.config, spec.folder, partial(reporter.step, spec.label))
+        try:
+            result = carry_out(plan, spec.config, spec.folder, partial(reporter.step, spec.label))
+        except TrainingError as error:
+            failed[spec.config.method] = str(error)
+            log.warning("%s: %s", spec.label, error)
+            reporter.fail(spec.label, str(error))
+            continue
         if not result.complete:
             raise KeyboardInterrupt
         summaries[spec.label] = result.summary
         result.store.close()
         reporter.end(spec.label, summaries[spec.label])
-    return summaries
+    return summaries, failed

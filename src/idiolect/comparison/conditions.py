@@ -1,5 +1,5 @@
-"""What all methods of a comparison share: data, partition, initial weights, sampled clients, engine, and the local
-steps that FedAvg takes. Every plan is made once here, so that errors are found before anything is written or run."""
+"""What all methods of a comparison share: data, partition, initial weights, sampled clients, engine, and the
+gradients that FedAvg takes. Every plan is made once here, so errors are found before anything is written or run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..contract import Method
 from ..core.errors import IdiolectError, InputError
 from ..core.options import options_of
 from ..core.registry import describe, override
+from ..core.trust import named_by
 from ..engines import AutoChoice, Plan, engines, resolve
 from ..engines.machine import cores
-from ..engines.phases import batches
+from ..engines.phases import count_passes
 from ..methods.fedavg import FedAvg
 from ..models import default_model
+from ..runs.identity import Identity, identify
 from ..runs.settings import OWN, Config, read_config
 from ..runs.setup import check_needs, make_plan, resolve_data
 
@@ -30,7 +30,8 @@ class Conditions:
     Attributes:
         data, partition, clients, model: names, and the number of clients.
         data_hash, partition_hash: hashes of the data and of who has which samples.
-        fedavg_steps: local steps of FedAvg, against which the steps of other methods are measured.
+        fedavg_gradients: gradients that FedAvg takes, against which those of other methods are measured.
+        identity: what a run of FedAvg is; None where runs are only read.
     """
 
     data_hash: str
@@ -39,7 +40,8 @@ class Conditions:
     data: str
     clients: int
     model: str
-    fedavg_steps: int
+    fedavg_gradients: int
+    identity: Identity | None = None
 
 
 def survey(
@@ -64,7 +66,8 @@ def survey(
             data=data.name,
             clients=len(data.clients),
             model=OWN if objects.get("models") else config.model or default_model(data),
-            fedavg_steps=count_fedavg_steps(plan),
+            fedavg_gradients=count_fedavg_gradients(plan),
+            identity=identify(plan, seeded),
         )
         if seed == seeds[0]:
             errors = find_errors(methods, seeded, {**objects, "data": data})
@@ -91,22 +94,24 @@ def choose_engine(text: str, plan: Plan, jobs: int = 1) -> str:
     return describe(choice)
 
 
-def keep_known_engine(config: Config, path: Path | None) -> Config:
+def keep_known_engine(config: Config, path: Path | None, trust: bool = False) -> Config:
     """The configuration, with the engine that a file of settings names where `auto` leaves it open."""
-    if path is not None and path.is_file() and isinstance(engines.build(config.engine), AutoChoice):
-        return replace(config, engine=str(read_config(path).get("engine", config.engine)))
-    return config
+    if path is None or not path.is_file() or not isinstance(engines.build(config.engine), AutoChoice):
+        return config
+    engine = str(read_config(path).get("engine", config.engine))
+    with named_by(path, trust):
+        engines.build(engine)
+    return replace(config, engine=engine)
 
 
-def count_fedavg_steps(plan: Plan) -> int:
-    """The local steps of FedAvg under a plan."""
-    plan, counts = replace(plan, method=FedAvg()), {}
-    with torch.random.fork_rng(devices=[]):
-        for index in plan.data.seen:
-            ctx = plan.context(index, 0)
-            (phase,) = plan.method.phases(ctx)
-            counts[index] = sum(1 for _ in batches(plan, replace(ctx, phase=phase), 0))
-    return sum(counts[i] for round in range(plan.rounds) for i in plan.participants(round))
+def count_fedavg_gradients(plan: Plan) -> int:
+    """The gradients that FedAvg takes under a plan, one per local step, from the sizes of the clients' data alone."""
+    plan = replace(plan, method=FedAvg())
+    (phase,) = plan.method.phases(plan.context(plan.data.seen[0], 0))
+    steps = {
+        i: count_passes(plan, phase, plan.task_of(i), len(plan.data.clients[i].train)).steps for i in plan.data.seen
+    }
+    return sum(steps[i] for round in range(plan.rounds) for i in plan.participants(round))
 
 
 def protocol(
@@ -122,18 +127,21 @@ def protocol(
         "metric": summary["metric"],
         "direction": summary["direction"],
         "selection": summary["selection"],
+        "headline": summary["headline"],
         "interval": "95 % Student interval over seeds",
         "test": "paired t-test over seeds, Holm's correction",
         "baseline": baseline,
         "seeds": list(seeds),
         "data": first.data,
-        "data_hashes": {str(seed): here.data_hash for seed, here in conditions.items()},
+        "data_hashes": {str(seed): condition.data_hash for seed, condition in conditions.items()},
         "partition": {
             "name": first.partition,
             "clients": first.clients,
-            "hashes": {str(seed): here.partition_hash for seed, here in conditions.items()},
+            "hashes": {str(seed): condition.partition_hash for seed, condition in conditions.items()},
         },
-        "fedavg_steps": round(sum(here.fedavg_steps for here in conditions.values()) / len(conditions)),
+        "fedavg_gradients": round(
+            sum(condition.fedavg_gradients for condition in conditions.values()) / len(conditions)
+        ),
         **{k: v for k, v in config.as_dict().items() if k not in ("method", "seed", "data", "partition", "clients")},
         "model": first.model,
         "versions": summary["versions"],

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,13 +11,18 @@ import yaml
 
 from ..contract import Method
 from ..core.errors import RunFolderError
+from ..core.files import remove_folder
+from ..core.names import slug
 from ..core.registry import describe
-from ..runs.folder import CONFIG, ELSEWHERE, SUMMARY, differences, require_free, require_same
+from ..runs.folder import CONFIG, ELSEWHERE, SAME, STATE, SUMMARY, differences, require_free, require_same
+from ..runs.identity import read_identity
 from ..runs.settings import Config, read_config
+from ..runs.summary import read_summary as parse_summary
 from .conditions import Conditions
 
 SPEC = "comparison.yaml"
-LONGEST = 100
+OWN_VALUES = {"rates": "lr", "rounds_of": "rounds"}
+"""What gives single methods values of their own, and of which setting."""
 
 
 @dataclass(frozen=True)
@@ -38,29 +40,24 @@ class RunSpec:
 
 
 def list_runs(
-    methods: Sequence[Method], config: Config, seeds: Sequence[int], rates: Mapping[str, float], folder: Path | None
+    methods: Sequence[Method],
+    config: Config,
+    seeds: Sequence[int],
+    rates: Mapping[str, float],
+    rounds: Mapping[str, int],
+    folder: Path | None,
 ) -> list[RunSpec]:
-    """The runs of a comparison, seed by seed; `rates` are learning rates of methods that have their own."""
+    """The runs of a comparison, seed by seed; `rates` and `rounds` are those of methods that have their own."""
+
+    def configure(name: str, seed: int) -> Config:
+        lr, length = rates.get(name, config.lr), rounds.get(name, config.rounds)
+        return replace(config, method=name, seed=seed, lr=lr, rounds=length)
+
     return [
-        RunSpec(
-            method,
-            replace(config, method=name, seed=seed, lr=rates.get(name, config.lr)),
-            folder and folder / slug(name) / f"seed-{seed}",
-        )
+        RunSpec(method, configure(name, seed), folder and folder / slug(name) / f"seed-{seed}")
         for seed in seeds
         for method, name in ((method, describe(method)) for method in methods)
     ]
-
-
-def slug(expression: str) -> str:
-    """A folder's name for an expression; one that is nested or long ends in a hash, so that no two share a name.
-
-    >>> slug("finetune(ditto, epochs=2)"), slug("finetune(ditto(epochs=2))")
-    ('finetune-ditto-epochs=2', 'finetune-ditto-epochs=2-2e70c5')
-    """
-    name = re.sub(r"[^\w.=-]+", "-", expression).strip("-.")[:LONGEST]
-    plain = re.fullmatch(r"[\w.-]+(\([\w.=, -]*\))?", expression) and len(expression) <= LONGEST
-    return name if plain else f"{name}-{hashlib.sha256(expression.encode()).hexdigest()[:6]}"
 
 
 def write_spec(
@@ -70,11 +67,13 @@ def write_spec(
     baseline: str,
     skipped: Mapping[str, str],
     rates: Mapping[str, float],
+    budget: str,
+    rounds: Mapping[str, int],
 ) -> str:
-    """The comparison as YAML, from which it can be continued or repeated."""
+    """The comparison as YAML, from which it can be continued or repeated; `rounds` are those of single methods."""
     settings = {k: v for k, v in config.as_dict().items() if k not in ("method", "seed")}
-    head = {"methods": list(names), "seeds": list(seeds), "baseline": baseline}
-    optional = {"skipped": dict(skipped), "rates": dict(rates)}
+    head = {"methods": list(names), "seeds": list(seeds), "baseline": baseline, "budget": budget}
+    optional = {"skipped": dict(skipped), "rates": dict(rates), "rounds_of": dict(rounds)}
     return yaml.safe_dump(head | {name: v for name, v in optional.items() if v} | settings, sort_keys=False)
 
 
@@ -85,7 +84,7 @@ def read_spec(path: Path) -> dict[str, Any]:
     values = read_config(path)
     if absent := [name for name in ("methods", "seeds") if not isinstance(values.get(name), list)]:
         raise RunFolderError(f"{path} is damaged: it lists no {' and no '.join(absent)}; use another folder")
-    if wrong := [name for name in ("skipped", "rates") if not isinstance(values.get(name, {}), dict)]:
+    if wrong := [name for name in ("skipped", *OWN_VALUES) if not isinstance(values.get(name, {}), dict)]:
         raise RunFolderError(f"{path} is damaged: {wrong[0]} must be 'name: value' lines; use another folder")
     return values
 
@@ -116,6 +115,9 @@ def read_finished(spec: RunSpec, conditions: Conditions) -> dict[str, Any] | Non
         return None
     differ = differences(read_config(folder / CONFIG), spec.config)
     summary = read_summary(folder)
+    if conditions.identity is not None and not differ:
+        identity = conditions.identity.of_method(spec.method, spec.config)
+        differ = identity.differences(read_identity(folder / STATE) or (summary or {}).get("identity", {}))
     if summary is not None and summary["rounds_done"] < spec.config.rounds:
         summary = None
     if summary is not None:
@@ -124,17 +126,25 @@ def read_finished(spec: RunSpec, conditions: Conditions) -> dict[str, Any] | Non
             ("partition", summary.get("partition", {}).get("hash"), conditions.partition_hash),
         ):
             differ += [f"{what}: {before} there, {now} now"] if before != now else []
-    require_same(folder, "a run", differ)
+    again = f"run it anew with --rerun '{spec.config.method}' (in Python rerun=[...]), or {SAME}"
+    require_same(folder, "a run", list(dict.fromkeys(differ)), again)
     return summary
+
+
+def remove_runs(specs: Sequence[RunSpec]) -> None:
+    """Remove the folders of runs that are to be run anew."""
+    for spec in specs:
+        if spec.folder is not None and ((spec.folder / CONFIG).is_file() or not spec.folder.exists()):
+            remove_folder(spec.folder)
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
     """The summary of a run; None if it is missing or damaged: it is written again when the run is continued."""
     try:
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        summary = parse_summary((folder / SUMMARY).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return summary if isinstance(summary, dict) and isinstance(summary.get("rounds_done"), int) else None
+    return summary if isinstance(summary.get("rounds_done"), int) else None
 
 
 def record_run(spec: RunSpec, summary: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:

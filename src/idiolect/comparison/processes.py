@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.allocator import tune_allocator
-from ..core.errors import IdiolectError
+from ..core.errors import IdiolectError, TrainingError
 from ..runs.api import carry_out
-from ..runs.interrupt import catch_interrupt
+from ..runs.interrupt import Interrupt, catch_interrupt
 from ..runs.progress import Reporter
 from ..runs.round_loop import Progress
 from ..runs.settings import Config
@@ -52,17 +52,20 @@ class ProcessRunner:
         self.waiting, self.limit, self.reporter = list(jobs), limit, reporter
         self.running: dict[Connection, tuple[Job, BaseProcess]] = {}
         self.summaries: dict[str, dict[str, Any]] = {}
+        self.failed: dict[str, str] = {}
         self.warnings: set[str] = set()
         self.is_stopping: Callable[[], bool] = lambda: False
         # A fork server imports everything once; its children start at once and inherit no threads.
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([__name__])
 
-    def run(self) -> dict[str, dict[str, Any]]:
-        """The summaries by label. The first Ctrl-C lets every run finish its round and then raises."""
-        wanted, passed_on = len(self.waiting), False
+    def run(self) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        """The summaries by label; and, by method, why some learned nothing. The first Ctrl-C or SIGTERM lets every run
+        finish its round and then takes effect."""
+        wanted, passed_on, request = list(self.waiting), False, Interrupt()
         try:
-            with catch_interrupt() as self.is_stopping:
+            with catch_interrupt() as request:
+                self.is_stopping = request
                 while self.waiting or self.running:
                     if self.is_stopping() and not passed_on:
                         passed_on = True
@@ -75,17 +78,18 @@ class ProcessRunner:
                         self.listen(pipe)
         finally:
             self.stop()
-        if len(self.summaries) < wanted:
+        request.pass_on()
+        if any(job.label not in self.summaries and job.config.method not in self.failed for job in wanted):
             raise KeyboardInterrupt
-        return self.summaries
+        return self.summaries, self.failed
 
     def start(self, job: Job) -> None:
         """Start a job."""
-        here, there = self.context.Pipe(duplex=False)
-        process = self.context.Process(target=work, args=(job, there), name=job.label)
+        receiver, sender = self.context.Pipe(duplex=False)
+        process = self.context.Process(target=work, args=(job, sender), name=job.label)
         process.start()
-        there.close()  # so that the end of the process ends the pipe
-        self.running[here] = (job, process)
+        sender.close()  # so that the end of the process ends the pipe
+        self.running[receiver] = (job, process)
         self.reporter.start(job.label, job.config.rounds, job.first)
 
     def listen(self, pipe: Connection) -> None:
@@ -110,11 +114,23 @@ class ProcessRunner:
             if message.summary is not None:
                 self.summaries[job.label] = message.summary
                 self.reporter.end(job.label, message.summary)
+        elif isinstance(message, TrainingError):
+            self.fail(pipe, str(message))
         elif isinstance(message, Exception):
             raise message
         elif message not in self.warnings:
             self.warnings.add(message)
             log.warning("%s", message)
+
+    def fail(self, pipe: Connection, reason: str) -> None:
+        """Note that a run learned nothing, and start no other run of its method."""
+        job, process = self.running.pop(pipe)
+        process.join()
+        pipe.close()
+        self.failed[job.config.method] = reason
+        self.waiting = [other for other in self.waiting if other.config.method != job.config.method]
+        log.warning("%s: %s", job.label, reason)
+        self.reporter.fail(job.label, reason)
 
     def interrupt(self) -> None:
         """Ask all runs to stop after their round; asked twice, they stop at once."""

@@ -30,14 +30,15 @@ class Paired(NamedTuple):
 def interval(values: Sequence[float]) -> Interval:
     """The mean and its 95 % Student interval: mean ± t(0.975, n - 1) s / sqrt(n).
 
-    One value has no interval: the half width is NaN. Hand-worked: 1, 2, 3 have s = 1 and t(0.975, 2) = 4.3027, so
-    the half width is 4.3027 / sqrt(3) = 2.4841.
+    Values that are not finite are left out. One value has no interval: the half width is NaN. Hand-worked: 1, 2, 3
+    have s = 1 and t(0.975, 2) = 4.3027, so the half width is 4.3027 / sqrt(3) = 2.4841.
 
     >>> mean, half = interval([1, 2, 3])
     >>> mean, round(half, 4)
     (2.0, 2.4841)
     """
     numbers = np.asarray(values, float)
+    numbers = numbers[np.isfinite(numbers)]
     if len(numbers) == 0:
         return Interval(math.nan, math.nan)
     mean = float(numbers.mean())
@@ -54,16 +55,18 @@ def _quantile(degrees: int) -> float:
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
 
 
-def paired(a: Sequence[float], b: Sequence[float]) -> Paired:
+def compare_pairs(a: Sequence[float], b: Sequence[float]) -> Paired:
     """How much `a` exceeds `b`, value by value: the mean difference, its 95 % interval, and p of the paired t-test.
 
-    One pair gives neither interval nor p (NaN). Where all differences are equal, p is 1 if they are 0, else 0.
+    Pairs of which a value is not finite are left out. One pair gives neither interval nor p (NaN). Where all
+    differences are equal, p is 1 if they are 0, else 0.
 
-    >>> difference, low, high, p = paired([3, 5, 7], [2, 3, 4])
+    >>> difference, low, high, p = compare_pairs([3, 5, 7], [2, 3, 4])
     >>> difference, round(low, 4), round(high, 4), round(p, 4)
     (2.0, -0.4841, 4.4841, 0.0742)
     """
-    differences = np.asarray(a, float) - np.asarray(b, float)
+    pairs = zip(a, b, strict=True)
+    differences = np.array([x - y for x, y in pairs if math.isfinite(x) and math.isfinite(y)], float)
     mean, half = interval(differences.tolist())
     if math.isnan(half):
         return Paired(mean, math.nan, math.nan, math.nan)
@@ -85,8 +88,8 @@ def holm(pvalues: Sequence[float]) -> list[float]:
     [0.03, 0.06, 0.06]
     """
     adjusted, largest = [math.nan] * len(pvalues), 0.0
-    made = [at for at, p in enumerate(pvalues) if not math.isnan(p)]
-    for place, at in enumerate(sorted(made, key=lambda at: pvalues[at])):
-        largest = max(largest, min(1.0, (len(made) - place) * pvalues[at]))
+    tests = [at for at, p in enumerate(pvalues) if not math.isnan(p)]
+    for place, at in enumerate(sorted(tests, key=lambda at: pvalues[at])):
+        largest = max(largest, min(1.0, (len(tests) - place) * pvalues[at]))
         adjusted[at] = largest
     return adjusted

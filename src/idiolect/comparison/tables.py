@@ -8,11 +8,24 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from ..core.files import write_text
-from ..core.tables import Cell, Column, Formatter, Table, formatter, label, number, probability
+from ..core.tables import (
+    Cell,
+    Column,
+    Table,
+    csv_cell,
+    escape_markdown,
+    formatter,
+    label,
+    number,
+    probability,
+    score_cell,
+    unit,
+)
 from .leaderboard import Comparison, LeaderboardRow, plain
 from .statistics import Interval
 
@@ -21,25 +34,34 @@ Columns = dict[Column, Callable[[LeaderboardRow], Cell]]
 
 
 def leaderboard_tables(comparison: Comparison) -> tuple[Table, ...]:
-    """The leaderboard: scores, then differences to the baseline and costs, then clients that never trained."""
-    tables = (scores_table(comparison), costs_table(comparison))
-    unseen = any(each.unseen is not None for each in comparison.rows)
-    return (*tables, unseen_table(comparison)) if unseen else tables
+    """The leaderboard: scores, then differences to the baseline and costs, then, where they are recorded, the shared
+    models themselves and clients that never trained."""
+    shared = any(row.shared is not None for row in comparison.rows)
+    unseen = any(row.unseen is not None for row in comparison.rows)
+    return (
+        scores_table(comparison),
+        costs_table(comparison),
+        *([shared_table(comparison)] if shared else []),
+        *([unseen_table(comparison)] if unseen else []),
+    )
 
 
 def scores_table(comparison: Comparison) -> Table:
     """Scores, and their spread over clients."""
-    show = formatter(comparison.protocol["metric"])
+    metric = comparison.protocol["metric"]
     good, lower = _direction(comparison)
+    head = partial(Column, unit=unit(metric))
+    weighted = comparison.protocol["headline"] == "weighted"
+    other = "mean of clients" if weighted else "weighted by samples"
     columns: Columns = {
-        Column("method"): lambda s: Cell(s.method + _marks(s), s.method, s.method + _adapted(s)),
-        Column("selected", good): lambda s: _interval(s.selected, show),
-        Column("last", good): lambda s: _interval(s.last, show, short=True),
-        Column("best (by test)", good, "best"): lambda s: _interval(s.best, show, short=True),
-        Column("mean of clients", good, ""): lambda s: Cell(show(s.mean), s.mean),
-        Column("bottom decile", good): lambda s: Cell(show(s.bottom_decile), s.bottom_decile),
-        Column("worst client", good, "worst"): lambda s: Cell(show(s.worst), s.worst),
-        Column("std of clients", short="std"): lambda s: Cell(show(s.std), s.std),
+        Column("method"): lambda s: Cell(s.method + _marks(s), s.method, s.method + _mark_adapted(s)),
+        head("selected", good, has_interval=True): lambda s: _interval(s.selected, metric),
+        head("last", good, has_interval=True): lambda s: _interval(s.last, metric, short=True),
+        head("best (by test)", good, "best", has_interval=True): lambda s: _interval(s.best, metric, short=True),
+        head(other, good, ""): lambda s: score_cell(s.mean if weighted else s.weighted, metric),
+        head("bottom decile", good): lambda s: score_cell(s.bottom_decile, metric),
+        head("worst client", good, "worst"): lambda s: score_cell(s.worst, metric),
+        head("std of clients", short="std"): lambda s: score_cell(s.std, metric),
     }
     means = "Means over seeds, ± half of the 95 % interval. " if len(comparison.protocol["seeds"]) > 1 else ""
     title = label(comparison.protocol["metric"]) + lower
@@ -49,19 +71,19 @@ def scores_table(comparison: Comparison) -> Table:
 def costs_table(comparison: Comparison) -> Table:
     """Differences to the baseline, where there are other methods, and what a run of each method costs."""
     baseline, metric = comparison.protocol["baseline"], comparison.protocol["metric"]
-    show = formatter(metric)
-    points = " (points)" if metric == "accuracy" else ""
+    points = "points" if unit(metric) else ""
+    difference = f"difference ({points})" if points else "difference"
     differences: Columns = {
-        Column(f"difference{points}", short="difference [95 %]"): lambda s: _difference(s, show),
-        Column("low", short=""): lambda s: _bound(s.versus and s.versus.low, show),
-        Column("high", short=""): lambda s: _bound(s.versus and s.versus.high, show),
+        Column(difference, short="difference [95 %]"): lambda s: _difference(s, metric),
+        Column("low", short="", unit=points): lambda s: _bound(s.versus and s.versus.low, metric),
+        Column("high", short="", unit=points): lambda s: _bound(s.versus and s.versus.high, metric),
         Column("p"): lambda s: _probability(s, s.versus and s.versus.p),
         Column("p (Holm)", short="Holm"): lambda s: _probability(s, s.p_holm),
     }
     costs: Columns = {
         Column("MB up", short="MB up/down"): lambda s: number(s.mb_up)._replace(short=_traffic(s)),
         Column("MB down", short=""): lambda s: number(s.mb_down),
-        Column("steps"): _steps,
+        Column("gradients"): _gradients,
         Column("seconds", short="s"): lambda s: number(s.seconds)._replace(short=f"{s.seconds:,.1f}"),
         Column("memory (MB)", short=""): lambda s: number(s.peak_memory_mb, 0),
     }
@@ -76,15 +98,33 @@ def costs_table(comparison: Comparison) -> Table:
     return _table("costs", title, note, name | differences | costs, comparison.rows)
 
 
+def shared_table(comparison: Comparison) -> Table:
+    """The scores of the shared model itself, and what personalisation adds to it."""
+    metric = comparison.protocol["metric"]
+    good, _ = _direction(comparison)
+    none = Cell("none", math.nan)
+    columns: Columns = {
+        Column("method"): lambda s: Cell(s.method, s.method),
+        Column("selected", good, unit=unit(metric), has_interval=True): (
+            lambda s: none if s.shared is None else _interval(s.shared, metric)
+        ),
+        Column("personal minus shared", short="personal − shared", unit="points" if unit(metric) else ""): (
+            lambda s: none if s.shared is None else score_cell(s.selected.mean - s.shared.mean, metric, sign=True)
+        ),
+    }
+    note = "One model for all clients, without anything that they keep; none where a method has no whole one."
+    return _table("shared", f"the shared model itself: {label(metric)}", note, columns, comparison.rows)
+
+
 def unseen_table(comparison: Comparison) -> Table:
     """The scores of clients that never trained."""
     metric = comparison.protocol["metric"]
-    show, (good, _) = formatter(metric), _direction(comparison)
+    good, _ = _direction(comparison)
     columns: Columns = {
         Column("method"): lambda s: Cell(s.method, s.method),
-        Column("selected", good): lambda s: _interval(s.unseen, show),
+        Column("selected", good, unit=unit(metric), has_interval=True): lambda s: _interval(s.unseen, metric),
     }
-    rows = [each for each in comparison.rows if each.unseen is not None]
+    rows = [row for row in comparison.rows if row.unseen is not None]
     return _table("unseen", f"clients that never trained: {label(metric)}", "", columns, rows)
 
 
@@ -102,32 +142,36 @@ def _direction(comparison: Comparison) -> tuple[Literal["high", "low"], str]:
     return ("low", " (lower is better)") if comparison.protocol["direction"] == "lower" else ("high", "")
 
 
-def _adapted(row: LeaderboardRow) -> str:
+def _mark_adapted(row: LeaderboardRow) -> str:
     return "†" if row.point == "adapted" else ""
 
 
 def _marks(row: LeaderboardRow) -> str:
-    return _adapted(row) + "*" * row.needs_more_steps
+    return _mark_adapted(row) + "*" * row.needs_more_gradients
 
 
-def _interval(interval: Interval | None, show: Formatter, short: bool = False) -> Cell:
+def _interval(interval: Interval | None, metric: str, short: bool = False) -> Cell:
     """A mean with half of its interval, which the short text may leave out."""
     mean, half = interval or Interval(math.nan, math.nan)
-    text = show(mean) + ("" if math.isnan(half) else f" ± {show(half)}")
-    return Cell(text, mean, show(mean) if short else text)
+    cell = score_cell(mean, metric, half)
+    return cell._replace(short=score_cell(mean, metric).text) if short else cell
 
 
-def _difference(row: LeaderboardRow, show: Formatter) -> Cell:
+def _difference(row: LeaderboardRow, metric: str) -> Cell:
     """The difference to the baseline; its short text has the interval beside it."""
     if row.versus is None:
         return Cell("baseline", math.nan)
     difference, low, high, _ = row.versus
-    text = show(difference, sign=True)
-    return Cell(text, difference, f"{text} (one seed)" if math.isnan(low) else f"{text} [{show(low)}, {show(high)}]")
+    cell, show = score_cell(difference, metric, sign=True), formatter(metric)
+    if math.isnan(difference):
+        return cell
+    return cell._replace(
+        short=f"{cell.text} (one seed)" if math.isnan(low) else f"{cell.text} [{show(low)}, {show(high)}]"
+    )
 
 
-def _bound(value: float | None, show: Formatter) -> Cell:
-    return Cell("", math.nan) if value is None else Cell(show(value, sign=True), value)
+def _bound(value: float | None, metric: str) -> Cell:
+    return Cell("", math.nan) if value is None else score_cell(value, metric, sign=True)
 
 
 def _probability(row: LeaderboardRow, p: float | None) -> Cell:
@@ -141,10 +185,10 @@ def _traffic(row: LeaderboardRow) -> str:
     return "/".join(f"{mb:,.1f}" if mb < 100 else f"{mb:,.0f}" for mb in (row.mb_up, row.mb_down))
 
 
-def _steps(row: LeaderboardRow) -> Cell:
-    steps = row.relative_steps
-    text = "–" if math.isnan(steps) else f"{steps:.2f}×"
-    return Cell(text, steps, text.removesuffix("×") + "*" * row.needs_more_steps)
+def _gradients(row: LeaderboardRow) -> Cell:
+    gradients = row.relative_gradients
+    text = "–" if math.isnan(gradients) else f"{gradients:.2f}×"
+    return Cell(text, gradients, text.removesuffix("×") + "*" * row.needs_more_gradients)
 
 
 # -- words ------------------------------------------------------------------------------------------------
@@ -153,8 +197,8 @@ def _steps(row: LeaderboardRow) -> Cell:
 def verdict(summary: Mapping[str, Any]) -> str:
     """A run's score and time in a few words."""
     metric = summary["metric"]
-    score = formatter(metric)(summary[metric]["selected"]["weighted"])
-    return f"{metric} {score}{' %' * (metric == 'accuracy')}, {summary['seconds']:.1f} s"
+    score = score_cell(summary[metric]["selected"][summary["headline"]], metric).text
+    return f"{metric} {score} {unit(metric)}".rstrip() + f", {summary['seconds']:.1f} s"
 
 
 def protocol_lines(comparison: Comparison) -> list[str]:
@@ -169,15 +213,18 @@ def protocol_lines(comparison: Comparison) -> list[str]:
         f"Training: {protocol['rounds']} rounds, participation {protocol['participation']:g}, {epochs},"
         f" batch size {protocol['batch_size']}, learning rate {protocol['lr']:g},"
         f" {protocol['optimizer']}; model {protocol['model']}.",
-        f"Score: test {protocol['metric']} of all clients' personal models, weighted by samples; selected is the round"
-        f" with {_selection(protocol['selection'])}, best the round with the best test score, which is optimistic.",
+        f"Score: test {protocol['metric']} of all clients' personal models, {_MEANS[protocol['headline']]}; selected is"
+        f" the {name_selection(protocol['selection'])}, best the round with the best test score, which is optimistic.",
         "Seeds: "
         + ", ".join(map(str, seeds))
         + "; the same partition, initial weights and sampled clients for every method"
         + ("; ± is the 95 % Student interval over seeds." if len(seeds) > 1 else "; one seed, so no intervals."),
     ]
-    if rates := protocol.get("rates"):
-        lines.append("Own learning rates: " + ", ".join(f"{name} {rate:g}" for name, rate in rates.items()) + ".")
+    if protocol.get("budget") == "gradients":
+        lines.append("Budget: every method has as many rounds as FedAvg's gradients allow.")
+    for title, values in (("learning rates", protocol.get("rates")), ("rounds", protocol.get("rounds_of"))):
+        if values:
+            lines.append(f"Own {title}: " + ", ".join(f"{name} {value:g}" for name, value in values.items()) + ".")
     if len(seeds) > 1 and len(comparison.rows) > 1:
         lines.append(
             f"Differences to {protocol['baseline']} are paired by seed: 95 % Student interval, p of the paired t-test,"
@@ -186,31 +233,89 @@ def protocol_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _selection(rule: str) -> str:
-    best = "the best sample-weighted validation score"
-    return best if rule == "sample-weighted validation" else f"the {rule}, for want of validation data"
+_MEANS = {"weighted": "weighted by samples", "mean": "the plain mean over clients"}
+
+
+def name_selection(words: str) -> str:
+    """The selected round by how it was selected, after an article.
+
+    >>> name_selection("sample-weighted validation"), name_selection("last round, since validation is missing")
+    ('best round by sample-weighted validation', 'last round, since validation is missing')
+    """
+    return words if words.startswith("last round") else f"best round by {words}"
 
 
 def footnotes(comparison: Comparison) -> list[str]:
     """What the marks in the tables mean, and what was left out."""
-    lines = [f"steps: local training steps per run, as a multiple of FedAvg's {comparison.protocol['fedavg_steps']:,}."]
-    if any(each.needs_more_steps for each in comparison.rows):
-        lines.append("* needs more local steps than FedAvg, so its budget is larger.")
-    if any(each.point == "adapted" for each in comparison.rows):
-        lines.append("† scored after each client tuned a copy of its model on its training data; steps leave this out.")
-    for each in comparison.rows:
-        if each.refused:
-            lines.append(f"{each.method}: {each.refused} uploads were left out because they were not finite.")
+    budget = f"{comparison.protocol['fedavg_gradients']:,}"
+    lines = [f"gradients: of the model on a batch, in local training, as a multiple of FedAvg's {budget}."]
+    if any(row.needs_more_gradients for row in comparison.rows):
+        lines.append("* takes more gradients than FedAvg, so its budget is larger.")
+    if any(row.point == "adapted" for row in comparison.rows):
+        lines.append(
+            "† scored after each client adapted a copy of its model on its training data; gradients leave this out."
+        )
+    for row in comparison.rows:
+        if row.refused:
+            lines.append(f"{row.method}: {describe_refusals(row.refusals)}.")
+        if row.selection != comparison.protocol["selection"]:
+            lines.append(f"{row.method}: selected is the {name_selection(row.selection)}.")
+        if unscored := sum(not math.isfinite(score) for score in row.scores):
+            lines.append(f"{row.method}: undefined under {unscored} of {len(row.scores)} seeds, which are left out.")
+    lines += _left_out_lines(comparison)
+    lines += [f"failed {name}: {reason}" for name, reason in comparison.failed.items()]
     lines += [f"skipped {name}: {reason}" for name, reason in comparison.skipped.items()]
     return lines
 
 
+def _left_out_lines(comparison: Comparison) -> list[str]:
+    """How many clients' scores are left out of the numbers, methods of which the same holds together."""
+    groups: dict[tuple[int, int, int], list[str]] = {}
+    for row in comparison.rows:
+        groups.setdefault((row.undefined, row.missing, row.clients), []).append(row.method)
+    metric, seeds = comparison.protocol["metric"], " over all seeds" * (len(comparison.protocol["seeds"]) > 1)
+    lines = []
+    for (undefined, missing, clients), methods in groups.items():
+        if words := describe_left_out(undefined, missing, clients, metric):
+            who = "all methods" if len(groups) == 1 and len(methods) > 1 else ", ".join(methods)
+            lines.append(f"{who}: {words}{seeds}.")
+    return lines
+
+
+def describe_left_out(undefined: int, missing: int, clients: int, metric: str) -> str:
+    """How many clients' scores at the selected round are left out, and why; empty if none are.
+
+    >>> describe_left_out(1, 0, 6, "auc"), describe_left_out(0, 2, 6, "auc"), describe_left_out(0, 0, 6, "auc")
+    ('the auc of 1 of 6 clients is undefined and left out', '2 of 6 clients were not scored and are left out', '')
+    """
+    parts = []
+    if undefined:
+        parts.append(f"the {metric} of {undefined} of {clients} clients is undefined and left out")
+    if missing:
+        parts.append(f"{missing} of {clients} clients were not scored and are left out")
+    return "; ".join(parts)
+
+
+def describe_refusals(refusals: Mapping[str, int]) -> str:
+    """How many uploads were left out, and why.
+
+    >>> describe_refusals({"not finite": 3, "not declared by the method": 1})
+    '4 uploads were left out: 3 not finite, 1 not declared by the method'
+    """
+    total = sum(refusals.values())
+    reasons = ", ".join(f"{count} {kind}" for kind, count in refusals.items())
+    return f"{total} upload{'s were' if total != 1 else ' was'} left out: {reasons}"
+
+
 def markdown(comparison: Comparison) -> str:
     """The leaderboard with its protocol as Markdown."""
-    parts = ["\n".join(f"- {line}" for line in protocol_lines(comparison))]
+    parts = ["\n".join(f"- {escape_markdown(line)}" for line in protocol_lines(comparison))]
     for table in leaderboard_tables(comparison):
-        parts.append(f"**{table.title[0].upper()}{table.title[1:]}**\n\n{table.shorten().markdown().rstrip()}")
-    parts.append("\n".join(f"- {line}" for line in footnotes(comparison)).replace("- * ", "- \\* "))
+        parts.append(
+            f"**{escape_markdown(table.title[0].upper() + table.title[1:])}**\n\n{table.shorten().markdown().rstrip()}"
+        )
+    lines = [escape_markdown(line) for line in footnotes(comparison)]
+    parts.append("\n".join(f"- {line}" for line in lines).replace("- * ", "- \\* "))
     return "\n\n".join(parts) + "\n"
 
 
@@ -227,9 +332,10 @@ def write_comparison(comparison: Comparison, folder: Path) -> None:
 
 def table_csv(comparison: Comparison) -> str:
     """One line per method with all numbers, unrounded."""
-    lines = [_flat(plain(each)) for each in comparison.rows]
+    lines = [_flat(plain(row)) for row in comparison.rows]
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(lines[0]), lineterminator="\n")
+    names = dict.fromkeys(name for line in lines for name in line)
+    writer = csv.DictWriter(text, fieldnames=list(names), lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return text.getvalue()
@@ -240,7 +346,7 @@ def _flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in nested.items():
         if isinstance(value, Mapping):
-            flat |= {f"{name}_{key}": each for key, each in _flat(value).items()}
+            flat |= {f"{name}_{key}": cell for key, cell in _flat(value).items()}
         else:
-            flat[name] = " ".join(map(str, value)) if isinstance(value, list) else value
-    return {k: "" if isinstance(v, float) and math.isnan(v) else v for k, v in flat.items()}
+            flat[name] = " ".join(map(str, value)) if isinstance(value, list) else csv_cell(value)
+    return flat

@@ -6,17 +6,20 @@ from ..core.errors import ComposeError, ModelError, OptionError
 from ..core.options import option
 from ..core.sums import Sums
 from ..core.tree import Slots, Tree
+from ..task.network import Output
 from ..task.task import Batch, Scored, Task
 from .about import About, Needs, Paper, Refuses
 from .context import ClientContext, RoundContext, ServerContext
 from .gradients import Grad
-from .messages import Download, Upload
+from .messages import Download, Upload, Uploads
 from .method import Method, Wrapper, default_inner, methods, predicts_its_own_way, register, unwrap
 from .phase import Phase
 from .slots import (
+    Init,
     Slot,
     buffers_of,
     initial_buffers,
+    keep_model,
     mask_of,
     model_in,
     nothing,
@@ -27,6 +30,7 @@ from .slots import (
     slot_of,
     zero,
     zeros_like_params,
+    zeros_like_shared,
 )
 from .training import Training
 
@@ -37,10 +41,12 @@ __all__ = [
     "ComposeError",
     "Download",
     "Grad",
+    "Init",
     "Method",
     "ModelError",
     "Needs",
     "OptionError",
+    "Output",
     "Paper",
     "Phase",
     "Refuses",
@@ -54,10 +60,12 @@ __all__ = [
     "Training",
     "Tree",
     "Upload",
+    "Uploads",
     "Wrapper",
     "buffers_of",
     "default_inner",
     "initial_buffers",
+    "keep_model",
     "mask_of",
     "methods",
     "model_in",
@@ -74,4 +82,5 @@ __all__ = [
     "unwrap",
     "zero",
     "zeros_like_params",
+    "zeros_like_shared",
 ]  # fmt: skip

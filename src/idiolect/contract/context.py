@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +16,7 @@ from ..core.randomness import generator
 from ..core.tree import Slots, Tree
 from ..task.network import Net
 from ..task.task import Batch, Task
-from .gradients import Autograd, Grad, LossFn
-from .messages import Upload
+from .gradients import Autograd, Grad, LossFn, pick_trained
 from .phase import NO_PHASE, Phase
 from .slots import buffers_of
 from .training import Training
@@ -56,12 +55,15 @@ class RoundContext:
         return self.training.norm_stats or self.method.needs.norm_stats
 
     @cached_property
-    def private_names(self) -> frozenset[str]:
-        """The model's parameters and buffers that stay on the client: the method's, and by the run's policy for
-        normalisation."""
+    def local_names(self) -> frozenset[str]:
+        """The parameters and buffers that stay on the client by the run's policy for normalisation."""
         stats = frozenset(self.task.net.buffers) if self.norm_stats == "local" else frozenset[str]()
-        affine = self.task.norms if self.training.norm_affine == "local" else frozenset[str]()
-        return self.method.private_names(self.task) | stats | affine
+        return stats | self.task.norms if self.training.norm_affine == "local" else stats
+
+    @cached_property
+    def private_names(self) -> frozenset[str]:
+        """The model's parameters and buffers that stay on the client: the method's, and the run's."""
+        return self.method.private_names(self.task) | self.local_names
 
     def rng(self, stream: str) -> np.random.Generator:
         """Random numbers that server and clients share: they depend on (seed, round, stream) only."""
@@ -99,9 +101,13 @@ class ClientContext(RoundContext):
     @property
     def lr(self) -> float:
         """The learning rate of this phase in this round."""
-        if self.phase.lr is not None:
-            return self.phase.lr
-        return self.training.lr * self.training.schedule.factor(max(self.round, 0), self.rounds)
+        return self.scheduled(self.training.lr if self.phase.lr is None else self.phase.lr)
+
+    def scheduled(self, lr: float | None) -> float:
+        """A method's own learning rate in this round, under the run's schedule; None is the phase's."""
+        if lr is None:
+            return self.lr
+        return lr * self.training.schedule.factor(max(self.round, 0), self.rounds)
 
     def grad(
         self,
@@ -122,23 +128,36 @@ class ClientContext(RoundContext):
         """
         names = (slots,) if isinstance(slots, str) else tuple(slots)
         values = {slot: work[slot] if at is None else dict(at) for slot in names}
+        passes = self.task.net.passes
         if loss is None:
             (slot,) = names
             buffers = work.get(buffers_of(slot), work.get("buffers", {}))
-            return self.gradients.of_task(self, slot, values[slot], buffers, batch)
+            grad = self.gradients.of_task(self, slot, values[slot], buffers, batch)
+        else:
+            whole = partial(_complete, loss, values)
+            parts = {slot: pick_trained(self, leaves) for slot, leaves in values.items()}
+            grad = Grad(*self.gradients.of_loss(whole, parts))
+        through = self.task.net.passes - passes
+        self.gradients.count(1 if loss is None else through, through)
+        return grad
 
-        def whole(part: Slots) -> Any:
-            return loss({slot: {**values[slot], **part[slot]} for slot in names})
+    def hessian_product(self, work: Slots, slot: str, batch: Batch, vector: Mapping[str, Tensor]) -> Tree:
+        """The Hessian of the task's loss of the model in `slot`, with respect to what the phase trains of it, times a
+        vector; about as much work as two gradients."""
+        params, frozen = work[slot], self.task.frozen(self.phase.part)
+        buffers = work.get(buffers_of(slot), work.get("buffers", {}))
 
-        return Grad(*self.gradients.of_loss(whole, {slot: self.trained(leaves) for slot, leaves in values.items()}))
+        def loss(part: Tree) -> Tensor:
+            return self.task.loss({**params, **part}, buffers, batch, frozen=frozen).loss
 
-    def trained(self, leaves: Mapping[str, Tensor]) -> Tree:
-        """What the phase trains of a tree: `Phase.part` of the model's parameters, all of any other tree."""
-        part = self.phase.part
-        return {n: leaf for n, leaf in leaves.items() if part is None or n in part or n not in self.task.net.params}
+        leaves = pick_trained(self, params)
+        product = self.gradients.hessian_product(loss, leaves, {name: vector[name] for name in leaves})
+        self.gradients.count(taken=2, passes=1)
+        return product
 
     def optimize(self, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float | None = None) -> Slots:
-        """One optimiser step on `slot`, with the loss logged; goes through `Method.optimizer_step`."""
+        """One optimiser step on `slot`, with the loss logged; goes through `Method.optimizer_step`. A learning rate is
+        the one of this round: see `scheduled`."""
         return self.method.optimizer_step(self, work, slot, grad, batch, self.lr if lr is None else lr)
 
     def apply(self, work: Slots, slot: str, grad: Grad, lr: float | None = None) -> Slots:
@@ -173,8 +192,7 @@ class ServerContext(RoundContext):
     clients: tuple[int, ...] = ()
     network_of: Mapping[int, int] = field(default_factory=dict)
 
-    def weights(self, uploads: Mapping[int, Upload]) -> list[float]:
-        """By how much each upload counts: its client's samples, or 1 each where the run says so."""
-        if self.training.weighting == "uniform":
-            return [1.0] * len(uploads)
-        return [float(upload.weight) for upload in uploads.values()]
+
+def _complete(loss: LossFn, values: Slots, part: Slots) -> Any:
+    """The loss of slots of which `part` is differentiated and the rest constant."""
+    return loss({slot: {**leaves, **part[slot]} for slot, leaves in values.items()})

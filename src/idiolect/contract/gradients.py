@@ -39,7 +39,16 @@ class Grad:
 
 
 class Autograd:
-    """Plain `torch.autograd.grad`."""
+    """Plain `torch.autograd.grad`. It counts the gradients of the model: `taken` so far, and the forward `passes` that
+    they went through, fewer where an engine writes gradients out."""
+
+    taken: int = 0
+    passes: int = 0
+
+    def count(self, taken: int, passes: int) -> None:
+        """Count gradients of the model, and the forward passes that they went through."""
+        self.taken += taken
+        self.passes += passes
 
     def of_loss(self, loss: LossFn, leaves: Slots) -> tuple[Slots, Scored]:
         """The gradient of a loss, a function of slots, at `leaves`."""
@@ -62,4 +71,24 @@ class Autograd:
         def loss(part: Slots) -> Scored:
             return ctx.task.loss({**params, **part[slot]}, buffers, batch, frozen=frozen)
 
-        return Grad(*self.of_loss(loss, {slot: ctx.trained(params)}))
+        return Grad(*self.of_loss(loss, {slot: pick_trained(ctx, params)}))
+
+    def hessian_product(self, loss: Callable[[Tree], Tensor], leaves: Tree, vector: Tree) -> Tree:
+        """The Hessian of a loss at `leaves` times a vector: the gradient of their gradient's product with it."""
+        leaves = tree.map(lambda leaf: leaf.detach().requires_grad_(), leaves)
+        flat = list(leaves.values())
+        with torch.enable_grad():
+            first = torch.autograd.grad(
+                loss(leaves), flat, create_graph=True, allow_unused=True, materialize_grads=True
+            )
+            product = tree.dot(dict(zip(leaves, first, strict=True)), vector)
+        if not product.requires_grad:  # a loss that is linear in all of them
+            return tree.zeros_like(vector)
+        second = torch.autograd.grad(product, flat, allow_unused=True, materialize_grads=True)
+        return dict(zip(leaves, second, strict=True))
+
+
+def pick_trained(ctx: ClientContext, leaves: Mapping[str, Tensor]) -> Tree:
+    """What the phase trains of a tree: `Phase.part` of the model's parameters, all of any other tree."""
+    part = ctx.phase.part
+    return {n: leaf for n, leaf in leaves.items() if part is None or n in part or n not in ctx.task.net.params}

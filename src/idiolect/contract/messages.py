@@ -33,3 +33,7 @@ class Upload:
     def weight(self) -> Tensor:
         """The client's number of training samples."""
         return self.slots["weight"]["samples"]
+
+
+Uploads = Mapping[int, Upload]
+"""What each client sent, by the number of the client."""

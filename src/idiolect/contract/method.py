@@ -14,7 +14,8 @@ The order in which the functions are called, each round::
     server = aggregate(ctx, server, sums, each)
 
     evaluation: model = personal_model(ctx, slots that it keeps and gets), then adapt's phases on a copy of it (those
-    of onboard before them for a client that never trained), then predict(ctx, model, x)
+    of onboard before them for a client that never trained), then predict(ctx, model, x); global_model(ctx, what all
+    clients get) is the shared model itself, which predicts as the network does
 
 Slots are `dict[str, Tree]`, a tree is `dict[str, Tensor]`. Nothing is changed in place; a function returns new slots.
 """
@@ -35,9 +36,9 @@ from ..core.sums import Sums
 from ..core.tree import Slots
 from ..task.task import Batch, Task
 from .about import About, Needs, Refuses
-from .context import ClientContext, ServerContext
+from .context import ClientContext, RoundContext, ServerContext
 from .gradients import Grad
-from .messages import Download, Upload
+from .messages import Download, Upload, Uploads
 from .phase import Phase
 from .slots import Slot, buffers_of, shared, slot_of
 from .statistics import recompute_statistics
@@ -110,9 +111,7 @@ class Method(Options):
         """What of one upload enters the sums."""
         return upload
 
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """The server's slots after a round.
 
         Args:
@@ -126,6 +125,12 @@ class Method(Options):
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
         """What the server decided this round, as named numbers for the results."""
         return {}
+
+    def global_model(self, ctx: RoundContext, common: Slots) -> Slots | None:
+        """The shared model itself, out of what all clients get alike, which predicts without anything of a client;
+        None where that is no whole model: some of it is private, each client gets its own, or networks differ."""
+        model = {slot: common.get(slot, {}) for slot in ("params", "buffers")}
+        return model if all(model[slot].keys() == names.keys() for slot, names in ctx.initial.items()) else None
 
     # -- client -------------------------------------------------------------------------------------
 
@@ -249,22 +254,24 @@ class Wrapper(Method):
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """The inner method's, and the slots that the wrapper sends down."""
         sent = self.inner.download(ctx, server, ids)
-        own = {name: server[name] for name, slot in self.slots.items() if slot.down and name not in self.inner.slots}
-        return Download({**sent.shared, **own}, sent.each) if own else sent
+        extra = {name: server[name] for name, slot in self.slots.items() if slot.down and name not in self.inner.slots}
+        return Download({**sent.shared, **extra}, sent.each) if extra else sent
 
     def summand(self, ctx: ServerContext, server: Slots, upload: Upload) -> Upload:
         """The inner method's."""
         return self.inner.summand(ctx, server, upload)
 
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """The inner method's."""
         return self.inner.aggregate(ctx, server, sums, each)
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
         """The inner method's."""
         return self.inner.server_records(ctx, server)
+
+    def global_model(self, ctx: RoundContext, common: Slots) -> Slots | None:
+        """The inner method's."""
+        return self.inner.global_model(ctx, common)
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The inner method's."""
@@ -325,8 +332,8 @@ def unwrap(method: Method) -> Method:
 
 def predicts_its_own_way(method: Method) -> bool:
     """Whether predictions are more than the network's outputs: of an ensemble, a gated model, or other features."""
-    own = type(method).predict not in (Method.predict, Wrapper.predict)
-    return own or (isinstance(method, Wrapper) and predicts_its_own_way(method.inner))
+    overrides = type(method).predict not in (Method.predict, Wrapper.predict)
+    return overrides or (isinstance(method, Wrapper) and predicts_its_own_way(method.inner))
 
 
 methods: Registry[Method] = Registry("method", Method, "idiolect.methods")

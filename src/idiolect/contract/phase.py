@@ -28,7 +28,7 @@ class Phase:
         before: (ctx, work) -> work, once, before the phase's first step.
         epochs: passes over the data; None is the run's local epochs.
         steps: instead of epochs, exactly so many steps (the data are passed over as often as needed).
-        lr, batch_size: None is the run's.
+        lr, batch_size: None is the run's. A learning rate of its own follows the run's schedule, too.
         data: `train`, `holdout` (the share of the training data that `Needs.holdout` sets aside) or `public`.
         stream: which random order; phases of one stream see the same batches in the same order.
         ahead: so many rounds later the same stream has this phase's order (to say now what is used then).

@@ -71,6 +71,11 @@ def zeros_like_params(ctx: RoundContext) -> Tree:
     return tree.zeros_like(ctx.initial["params"])
 
 
+def zeros_like_shared(ctx: RoundContext) -> Tree:
+    """A tree of zeros in the shape of the parameters that leave the client."""
+    return tree.drop(zeros_like_params(ctx), ctx.private_names)
+
+
 def initial_buffers(ctx: RoundContext) -> Tree:
     """The initial model's buffers."""
     return ctx.initial["buffers"]
@@ -126,3 +131,8 @@ def slot_of(slot: str, network: int) -> str:
 def model_in(work: Slots, slot: str) -> Slots:
     """The model in `slot` as the one that predicts: its parameters in `params`, its buffers in `buffers`."""
     return {"params": work[slot], "buffers": work[buffers_of(slot)]}
+
+
+def keep_model(work: Slots, slot: str) -> Slots:
+    """The working slots with the model in `slot`, too: the inverse of `model_in`."""
+    return {**work, slot: work["params"], buffers_of(slot): work["buffers"]}

@@ -14,6 +14,7 @@ class Training:
 
     Attributes:
         optimizer, schedule: how parameters move, and how the learning rate changes over rounds.
+        optimizer_state: `reset` in every round, or `keep`: momentum and moments stay on the client.
         lr: the learning rate before the schedule.
         epochs, batch_size: of a phase that does not say otherwise.
         weighting: clients count by their training `samples`, or `uniform`.
@@ -25,6 +26,7 @@ class Training:
 
     optimizer: Optimizer = field(default_factory=SGD)
     schedule: Schedule = field(default_factory=Schedule)
+    optimizer_state: str = "reset"
     lr: float = 0.05
     epochs: int = 1
     batch_size: int = 32

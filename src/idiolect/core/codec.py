@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +18,8 @@ from .tree import Slots
 
 Buffer = bytes | memoryview
 _MAGIC = b"IDL1"
+_MOST_NUMBERS = 2**31
+_FORMS = ("dense", "full", "bits", "index")
 _TYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -23,6 +27,37 @@ _TYPES = {
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
     )
 }
+
+
+class Leaf(NamedTuple):
+    """What the header of a message says about a leaf: what it is, in which form it is written, and where."""
+
+    slot: str
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    form: str
+    start: int
+    length: int
+
+    @property
+    def numel(self) -> int:
+        """How many numbers the whole leaf has."""
+        return math.prod(self.shape)
+
+    @property
+    def partial(self) -> bool:
+        """Whether some of its numbers may not have been sent."""
+        return self.form != "dense"
+
+    def check(self) -> None:
+        """Raise `ValueError` for a form that is unknown, or a shape that the leaf's bytes cannot have."""
+        if self.form not in _FORMS or (self.form == "index" and self.dtype == torch.bool):
+            raise ValueError(f"the form {self.form!r:.20} is unknown")
+        whole = all(type(size) is int and size >= 0 for size in self.shape)
+        most = _MOST_NUMBERS if self.form == "index" else 8 * self.length
+        if not whole or self.numel > most:
+            raise ValueError("a leaf has an impossible shape")
 
 
 def encode(slots: Mapping[str, Mapping[str, Tensor]], masks: Mapping[str, Mapping[str, Tensor]] | None = None) -> bytes:
@@ -62,29 +97,58 @@ def payload(data: bytes) -> int:
     return len(data) - 12 - int.from_bytes(data[4:12], "little")
 
 
-def decode(data: bytes) -> tuple[Slots, Slots]:
-    """The inverse of `encode`: slots (zero where nothing was sent) and masks. Refuses anything malformed."""
-    try:
+def read_header(data: bytes) -> tuple[list[str], list[Leaf]]:
+    """The slots and leaves that a message announces, without reading any of their numbers. Refuses anything malformed:
+    so a receiver can compare shapes with what it expects before memory is taken for them.
+
+    >>> read_header(encode({"params": {"w": torch.zeros(2)}}))[1][0].shape
+    (2,)
+    """
+    with _refuse_malformed(data):
         if data[:4] != _MAGIC:
             raise ValueError("it does not begin as one")
         length = int.from_bytes(data[4:12], "little")
         header = json.loads(data[12 : 12 + length])
-        slots: Slots = {str(slot): {} for slot in header["slots"]}
-        masks: Slots = {}
-        at, view = 12 + length, memoryview(data)
+        names = header["slots"]
+        if not isinstance(names, list) or not all(type(name) is str for name in names):
+            raise ValueError("its slots have no names")
+        leaves, start = [], 12 + length
         for slot, name, dtype, shape, form, count in header["leaves"]:
-            if count < 0 or at + count > len(data):
+            if slot not in names or type(name) is not str:
+                raise ValueError("a leaf belongs to no slot")
+            if type(count) is not int or count < 0 or start + count > len(data):
                 raise ValueError("it is cut short")
-            leaf, mask = _read(view[at : at + count], _TYPES[dtype], tuple(map(int, shape)), form)
-            slots[slot][name] = leaf
-            if mask is not None:
-                masks.setdefault(slot, {})[name] = mask
-            at += count
-        if at != len(data):
+            leaves.append(Leaf(slot, name, _TYPES[dtype], tuple(shape), form, start, count))
+            leaves[-1].check()
+            start += count
+        if start != len(data):
             raise ValueError("bytes are left over")
+        if len({(leaf.slot, leaf.name) for leaf in leaves}) < len(leaves):
+            raise ValueError("a leaf is there twice")
+    return names, leaves
+
+
+def decode(data: bytes) -> tuple[Slots, Slots]:
+    """The inverse of `encode`: slots (zero where nothing was sent) and masks. Refuses anything malformed."""
+    names, leaves = read_header(data)
+    slots: Slots = {slot: {} for slot in names}
+    masks: Slots = {}
+    view = memoryview(data)
+    with _refuse_malformed(data):
+        for leaf in leaves:
+            values, mask = _read(view[leaf.start : leaf.start + leaf.length], leaf)
+            slots[leaf.slot][leaf.name] = values
+            if mask is not None:
+                masks.setdefault(leaf.slot, {})[leaf.name] = mask
+    return slots, masks
+
+
+@contextmanager
+def _refuse_malformed(data: bytes) -> Iterator[None]:
+    try:
+        yield
     except (ValueError, KeyError, TypeError, IndexError, RuntimeError, OverflowError) as error:
         raise InputError(f"these {len(data)} bytes are not a message of slots: {error}") from error
-    return slots, masks
 
 
 def _form(leaf: Tensor, mask: Tensor | None) -> tuple[str, int]:
@@ -129,25 +193,22 @@ def _values(data: memoryview, dtype: torch.dtype, count: int) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=dtype) if count else torch.zeros(0, dtype=dtype)
 
 
-def _read(data: memoryview, dtype: torch.dtype, shape: tuple[int, ...], form: str) -> tuple[Tensor, Tensor | None]:
-    count = math.prod(shape)
-    if min(shape, default=0) < 0 or count > 2**31 or (form != "index" and count > 8 * len(data)):
-        raise ValueError("a leaf has an impossible shape")
-    if form in ("dense", "full"):
-        leaf = _values(data, dtype, count).reshape(shape)
-        return leaf, torch.ones(shape, dtype=torch.bool) if form == "full" else None
-    if form == "bits":
-        cut = (count + 7) // 8
-        flat = _values(data[:cut], torch.bool, count)
-        rest = data[cut:]
-    elif form == "index":
-        sent = len(data) // (4 + dtype.itemsize)
-        where = _values(data[: 4 * sent], torch.int32, sent).long()
-        flat = torch.zeros(count, dtype=torch.bool)
-        flat[where] = True
-        rest = data[4 * sent :]
+def _read(data: memoryview, leaf: Leaf) -> tuple[Tensor, Tensor | None]:
+    total, dtype, shape = leaf.numel, leaf.dtype, leaf.shape
+    if leaf.form in ("dense", "full"):
+        values = _values(data, dtype, total).reshape(shape)
+        return values, torch.ones(shape, dtype=torch.bool) if leaf.form == "full" else None
+    if leaf.form == "bits":
+        cut = (total + 7) // 8
+        flat = _values(data[:cut], torch.bool, total)
     else:
-        raise ValueError(f"the form {form!r} is unknown")
-    leaf = torch.zeros(count, dtype=dtype)
-    leaf[flat] = _values(rest, dtype, int(flat.sum()))
-    return leaf.reshape(shape), flat.reshape(shape)
+        sent = len(data) // (4 + dtype.itemsize)
+        cut = 4 * sent
+        where = _values(data[:cut], torch.int32, sent).long()
+        if sent and (int(where[0]) < 0 or int(where[-1]) >= total or bool((where[1:] <= where[:-1]).any())):
+            raise ValueError("indices must grow and lie within the leaf")
+        flat = torch.zeros(total, dtype=torch.bool)
+        flat[where] = True
+    values = torch.zeros(total, dtype=dtype)
+    values[flat] = _values(data[cut:], dtype, int(flat.sum()))
+    return values.reshape(shape), flat.reshape(shape)

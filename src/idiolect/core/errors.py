@@ -6,8 +6,10 @@ IdiolectError
 │   ├── OptionError       an option's value is of the wrong kind or out of range
 │   ├── DataError         the data cannot be used as they are
 │   ├── ModelError        the network does not fit the data, the loss or the method
+│   ├── UntrustedCodeError  a folder names code that this machine does not know
 │   ├── ComposeError      these two methods cannot be wrapped around each other
 │   └── RunFolderError    the run folder is occupied, foreign, damaged or not writable
+├── TrainingError         nothing that the clients sent can be used (exit code 1)
 ├── MissingExtraError     an optional dependency is not installed
 └── ConformanceError      a method breaks the contract (raised by `check_method`)
 """
@@ -37,12 +39,20 @@ class ModelError(InputError):
     """The network does not fit the data, the loss or the method."""
 
 
+class UntrustedCodeError(InputError):
+    """A folder or a file of settings names code that this machine does not know."""
+
+
 class ComposeError(InputError):
     """These two methods cannot be wrapped around each other."""
 
 
 class RunFolderError(InputError):
     """The run folder is occupied, foreign, damaged or not writable."""
+
+
+class TrainingError(IdiolectError):
+    """Nothing that the clients sent can be used."""
 
 
 class MissingExtraError(IdiolectError):

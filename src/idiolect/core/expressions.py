@@ -85,7 +85,7 @@ def parse(text: str) -> Expression:
     for start, end in _find_parts(text, len(head) + 1, len(text) - 1):
         part = text[start:end].strip()
         at = end - len(text[start:end].lstrip())
-        key, equals, rest = (each.strip() for each in part.partition("="))
+        key, equals, rest = (piece.strip() for piece in part.partition("="))
         if not part:
             if text[len(head) + 1 : -1].strip():
                 raise _error(text, end, "an empty place before this comma" if text[end] == "," else "a comma too many")

@@ -32,7 +32,7 @@ def lazy_names(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], 
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     def modules() -> set[str]:
-        return {found.name for found in iter_modules(sys.modules[package].__path__)}
+        return {module.name for module in iter_modules(sys.modules[package].__path__)}
 
     def list_names() -> list[str]:
         special = (name for name in vars(sys.modules[package]) if name.startswith("__"))

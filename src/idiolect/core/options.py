@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from .errors import OptionError, UnknownNameError
+from .names import visible
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Limits:
         if value is None:
             return True
         if isinstance(value, list | tuple):
-            return all(self.allow(each) for each in value)
+            return all(self.allow(item) for item in value)
         if self.choices:
             return value in self.choices
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -61,9 +62,14 @@ def option(
     above: float | None = None,
     below: float | None = None,
     choices: Iterable[Any] = (),
+    tuned: str = "range",
     help: str = "",
 ) -> Any:
     """A dataclass field that is an option: a default, a range and a help text.
+
+    `tuned` says what tuning tries: values of its `range`; values around the run's learning rate, where it is a `rate`
+    for which none is the run's; the values that are written there (`0.1:10:log`, `1,2,3`), and then no other option's
+    of the class that says nothing; `never` any but the given one; or none because it is the clients' `budget`.
 
     >>> @dataclass(frozen=True)
     ... class Prox(Options):
@@ -74,9 +80,10 @@ def option(
     idiolect.core.errors.OptionError: prox: mu=-1 is not allowed; mu must lie in [0, inf)
     """
     limits = Limits(min, max, above, below, tuple(choices), help)
+    metadata = {"option": limits, "tuned": tuned}
     if isinstance(default, list | dict):
-        return field(default_factory=lambda: default, metadata={"option": limits})
-    return field(default=default, metadata={"option": limits})
+        return field(default_factory=lambda: default, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -87,12 +94,18 @@ class OptionInfo:
     default: Any
     limits: Limits
     types: tuple[type, ...]
+    items: tuple[type, ...] = ()
+    """What a list holds; empty if that is open."""
+    tuned: str = "range"
+    """What tuning tries."""
 
     @property
     def kind(self) -> str:
         """The option's type in words."""
         names = {bool: "true/false", int: "whole number", float: "number", str: "text", tuple: "list"}
-        return " or ".join(names.get(each, "none") for each in self.types)
+        inside = " or ".join(f"{names[item]}s" for item in self.items if item in names)
+        names[tuple] = f"list of {inside}" if inside else "list"
+        return " or ".join(names.get(kind, "none") for kind in self.types)
 
 
 def options_of(cls: type) -> dict[str, OptionInfo]:
@@ -104,14 +117,16 @@ def options_of(cls: type) -> dict[str, OptionInfo]:
 def _read_options(cls: type) -> dict[str, OptionInfo]:
     hints = typing.get_type_hints(cls)
     return {
-        each.name: OptionInfo(
-            each.name,
-            None if each.default is dataclasses.MISSING else each.default,
-            each.metadata["option"],
-            _plain_types(hints[each.name]),
+        field.name: OptionInfo(
+            field.name,
+            None if field.default is dataclasses.MISSING else field.default,
+            field.metadata["option"],
+            _plain_types(hints[field.name]),
+            _item_types(hints[field.name]),
+            field.metadata["tuned"],
         )
-        for each in dataclasses.fields(cls)
-        if "option" in each.metadata
+        for field in dataclasses.fields(cls)
+        if "option" in field.metadata
     }
 
 
@@ -123,6 +138,15 @@ def _plain_types(hint: Any) -> tuple[type, ...]:
         return (str,)
     origin = typing.get_origin(hint) or hint
     return (tuple,) if origin is list else (origin,) if isinstance(origin, type) else (str,)
+
+
+def _item_types(hint: Any) -> tuple[type, ...]:
+    """The classes that a list holds: `tuple[float, ...] | None` -> (float,); none if it may hold anything."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(item for part in typing.get_args(hint) for item in _item_types(part))
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (tuple, list) else ()
+    items = tuple(item for part in parts if part is not Ellipsis for item in _plain_types(part))
+    return () if typing.Any in items else items
 
 
 @dataclass(frozen=True)
@@ -141,30 +165,38 @@ def label(cls: type) -> str:
 
 def check_option(owner: str, info: OptionInfo, value: Any) -> None:
     """Raise `OptionError` unless `value` is of the option's kind and within its limits."""
-    allowed = tuple(t for t in info.types) + ((int,) if float in info.types else ())
-    wrong_kind = not isinstance(value, allowed) or (isinstance(value, bool) and bool not in info.types)
-    if wrong_kind:
+    items = value if isinstance(value, list | tuple) and info.items else ()
+    if not _is_kind(value, info.types) or not all(_is_kind(item, info.items) for item in items):
         raise OptionError(f"{owner}: {info.name}={value!r} is not allowed; {info.name} must be a {info.kind}")
     if not info.limits.allow(value):
         where = f"must be {info.limits}" if info.limits.choices else f"must lie in {info.limits}"
         raise OptionError(f"{owner}: {info.name}={value!r} is not allowed; {info.name} {where}")
 
 
+def _is_kind(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether a value is of one of these classes; a whole number is a number, and true is neither."""
+    allowed = kinds + ((int,) if float in kinds else ()) + ((list,) if tuple in kinds else ())
+    return isinstance(value, allowed) and (not isinstance(value, bool) or bool in kinds)
+
+
 def coerce(info: OptionInfo, value: Any) -> Any:
-    """A value as YAML reads it, in the type the option stores: lists become tuples, 1 becomes 1.0."""
+    """A value as YAML reads it, in the type the option stores: lists become tuples, 1 becomes 1.0, and the word none is
+    nothing where no text is allowed."""
     if isinstance(value, list):
-        return tuple(float(v) if float in info.types and isinstance(v, int) else v for v in value)
+        return tuple(float(v) if float in info.items and type(v) is int else v for v in value)
     if isinstance(value, int) and not isinstance(value, bool) and float in info.types and int not in info.types:
         return float(value)
     if isinstance(value, str) and str not in info.types and value.lstrip("+-").lower() in ("inf", "infinity"):
         return float(value)
+    if isinstance(value, str) and value.lower() == "none" and types.NoneType in info.types and str not in info.types:
+        return None
     return value
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint at the nearest known names, or an empty string."""
     near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
+    return f" Did you mean {' or '.join(map(visible, near))}?" if near else ""
 
 
 def make(cls: type, values: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]] | None = None) -> Any:
@@ -177,7 +209,7 @@ def make(cls: type, values: Mapping[str, Any], presets: Mapping[str, Mapping[str
                 f"{label(cls)}: preset={chosen!r} is not allowed; preset must be one of {', '.join(presets)}"
             )
         values = dict(presets[chosen]) | values
-    fields = {each.name for each in dataclasses.fields(cls)}
+    fields = {field.name for field in dataclasses.fields(cls)}
     for name in values:
         if name not in fields:
             listing = ", ".join(known) or "none"

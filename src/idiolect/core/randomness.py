@@ -7,6 +7,9 @@ import zlib
 
 import numpy as np
 
+LARGEST_SEED = 2**63 - 1
+"""PyTorch takes no larger ones."""
+
 
 def sequence(seed: int, stream: str, *numbers: int) -> np.random.SeedSequence:
     """A seed that depends on all its arguments; numbers may be negative (set-up rounds are)."""

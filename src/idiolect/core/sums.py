@@ -19,16 +19,16 @@ class Sums:
         weight: per leaf the sum of p m, a number where nobody masked anything.
         count: how many clients sent the slot.
         everybody: the sum of p over all of them.
-        dtypes: the leaves' own types, which means have.
-        missing: what a coordinate that was not sent counts as; see `Slot.missing`.
     """
 
     total: Mapping[str, Tensor]
     weight: Mapping[str, Tensor]
     count: int
     everybody: float
-    dtypes: Mapping[str, torch.dtype]
-    missing: str = "keep"
+    _dtypes: Mapping[str, torch.dtype]
+    """The leaves' own types, which means have."""
+    _missing: str = "keep"
+    """What a coordinate that was not sent counts as; see `Slot.missing`."""
 
     @classmethod
     def of(
@@ -55,16 +55,16 @@ class Sums:
         """The weighted mean; what nobody sent keeps its value `before` (zero, if there is none)."""
         after = dict(before or {})
         for name, total in self.total.items():
-            after[name] = self._mean_leaf(name, total, before.get(name) if before else None).to(self.dtypes[name])
+            after[name] = self._mean_leaf(name, total, before.get(name) if before else None).to(self._dtypes[name])
         return after
 
     def _mean_leaf(self, name: str, total: Tensor, before: Tensor | None) -> Tensor:
-        if not self.dtypes[name].is_floating_point:
+        if not self._dtypes[name].is_floating_point:
             return total
         weight, old = self.weight[name], torch.zeros_like(total) if before is None else before.to(torch.float64)
-        if self.missing == "zero":
+        if self._missing == "zero":
             return total / self.everybody
-        if self.missing == "before":
+        if self._missing == "before":
             return (total + (self.everybody - weight) * old) / self.everybody
         return torch.where(weight > 0, total / weight.clamp_min(torch.finfo(weight.dtype).tiny), old)
 
@@ -74,7 +74,7 @@ class Sums:
         def combine(a: Mapping[str, Tensor], b: Mapping[str, Tensor], largest: bool) -> dict[str, Tensor]:
             both = {**a, **b}
             for name in a.keys() & b.keys():
-                whole = largest and not self.dtypes[name].is_floating_point
+                whole = largest and not self._dtypes[name].is_floating_point
                 both[name] = torch.maximum(a[name], b[name]) if whole else a[name] + b[name]
             return both
 
@@ -84,7 +84,7 @@ class Sums:
             weight=combine(self.weight, other.weight, largest=False),
             count=self.count + other.count,
             everybody=self.everybody + other.everybody,
-            dtypes={**other.dtypes, **self.dtypes},
+            _dtypes={**other._dtypes, **self._dtypes},
         )
 
 

@@ -8,28 +8,35 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+from .names import visible
 
 T = TypeVar("T")
 
 
 class Cell(NamedTuple):
-    """What is shown, and the number (or name) behind it; `short` is shown where room is short."""
+    """What is shown, and the number (or name) behind it, in the same unit; `short` is shown where room is short, and
+    `half` is half of the number's interval, where it has one."""
 
     text: str
     value: float | str
     short: str | None = None
+    half: float | None = None
 
 
 class Column(NamedTuple):
     """A column's head, and which of its values is the best; `short` is its head where room is short.
 
-    A column whose short head is empty is left out there.
+    A column whose short head is empty is left out there. Where a table says the unit of many columns at once, `unit`
+    says it in the heads of a CSV file. `has_interval`: its cells have half of an interval, a column of its own there.
     """
 
     head: str
     best: Literal["high", "low", ""] = ""
     short: str | None = None
+    unit: str = ""
+    has_interval: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,18 +74,23 @@ class Table:
         return replace(self, columns=columns, rows=cells)
 
     def csv(self) -> str:
-        """The numbers, unrounded; what is not a number is left empty."""
+        """The numbers in the units of the table, unrounded, and their intervals; what is not a number is left empty."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(column.head for column in self.columns)
+        heads = [f"{column.head} ({column.unit})" if column.unit else column.head for column in self.columns]
+        widths = [1 + column.has_interval for column in self.columns]
+        parts = [(head, f"± {head}")[:width] for head, width in zip(heads, widths, strict=True)]
+        writer.writerow(csv_cell(head) for part in parts for head in part)
         for row in self.rows:
-            writer.writerow("" if cell.value != cell.value else cell.value for cell in row)
+            numbers = [(cell.value, cell.half)[:width] for cell, width in zip(row, widths, strict=True)]
+            writer.writerow(csv_cell(number) for part in numbers for number in part)
         return text.getvalue()
 
     def markdown(self) -> str:
         """What is shown, the best of a column in bold."""
         ruler = ["---", *("---:" for _ in self.columns[1:])]
-        lines = [[column.head for column in self.columns], ruler, *self._lines("**{}**".format)]
+        heads = [escape_markdown(column.head) for column in self.columns]
+        lines = [heads, ruler, *self._lines("**{}**".format, escape_markdown)]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def latex(self) -> str:
@@ -91,7 +103,7 @@ class Table:
             f"\\begin{{tabular}}{{{form}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
         )
 
-    def _lines(self, embolden: Callable[[str], str], escape: Callable[[str], str] = str) -> list[list[str]]:
+    def _lines(self, embolden: Callable[[str], str], escape: Callable[[str], str]) -> list[list[str]]:
         """The texts of all cells, row by row, the best of a column made bold."""
         best = self.best_cells()
         texts = [[escape(cell.text) for cell in row] for row in self.rows]
@@ -105,7 +117,33 @@ def _pick(line: Sequence[T], places: Sequence[int]) -> list[T]:
     return [line[place] for place in places]
 
 
+def csv_cell(value: Any) -> Any:
+    """A cell of a CSV file: empty where it is not a number, and text that a spreadsheet would take for a formula begins
+    with an apostrophe.
+
+    >>> csv_cell(math.nan), csv_cell(-1.5), csv_cell("=1+1"), csv_cell("a")
+    ('', -1.5, "'=1+1", 'a')
+    """
+    if isinstance(value, str):
+        shown = visible(value)
+        return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
+    return "" if value != value else value
+
+
+def escape_markdown(text: str) -> str:
+    r"""Plain text for a cell of a Markdown table.
+
+    >>> escape_markdown("a|b <i> [x](y)")
+    'a\\|b \\<i> [x]\\(y)'
+    """
+    return re.sub(r"([\\|`]|<(?=[\w/!?])|(?<=\])\()", r"\\\1", visible(text))
+
+
 _LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     "±": r"$\pm$",
     "–": "--",
     "†": r"$^\dagger$",
@@ -123,8 +161,7 @@ def _escape_latex(text: str) -> str:
     >>> _escape_latex("fedprox(mu=0.1)_a: 1.2 ± 0.3 %")
     'fedprox(mu=0.1)\\\\_a: 1.2 $\\\\pm$ 0.3 \\\\%'
     """
-    text = re.sub(r"([&%$#_{}])", r"\\\1", text)
-    return "".join(_LATEX.get(sign, sign) for sign in text)
+    return "".join(_LATEX.get(sign, sign) for sign in visible(text))
 
 
 def number(value: float, digits: int | None = None) -> Cell:
@@ -159,9 +196,14 @@ def formatter(metric: str) -> Formatter:
         plus = "+" if sign else ""
         if math.isnan(value):
             return "–"
-        return f"{100 * value:{plus}.2f}" if metric == "accuracy" else f"{value:{plus}.4g}"
+        return f"{scale(metric) * value:{plus}.2f}" if metric == "accuracy" else f"{value:{plus}.4g}"
 
     return write
+
+
+def unit(metric: str) -> str:
+    """The unit that a metric's values are written in; empty if they are written as they are."""
+    return "%" if metric == "accuracy" else ""
 
 
 def label(metric: str) -> str:
@@ -170,7 +212,32 @@ def label(metric: str) -> str:
     >>> label("accuracy"), label("mse")
     ('accuracy (%)', 'mse')
     """
-    return f"{metric} (%)" if metric == "accuracy" else metric
+    return f"{metric} ({unit(metric)})" if unit(metric) else metric
+
+
+def scale(metric: str) -> float:
+    """By what a metric's values are multiplied to be written: accuracy is written in percent."""
+    return 100.0 if unit(metric) == "%" else 1.0
+
+
+def score_cell(value: float, metric: str, half: float = math.nan, sign: bool = False) -> Cell:
+    """A metric's value, with half of its interval where there is one.
+
+    >>> score_cell(0.5, "accuracy", half=0.25)
+    Cell(text='50.00 ± 25.00', value=50.0, short=None, half=25.0)
+    """
+    show, factor = formatter(metric), scale(metric)
+    text = show(value, sign) + ("" if math.isnan(half) else f" ± {show(half)}")
+    return Cell(text, factor * value, None, None if math.isnan(half) else factor * half)
+
+
+def compact(value: float, digits: int = 3) -> str:
+    """A loss or score for a line of text: a few digits after the point, or in all where it is large.
+
+    >>> compact(0.12345), compact(1.5e37), compact(-123456.0, digits=4)
+    ('0.123', '1.5e+37', '-1.235e+05')
+    """
+    return f"{value:.{digits}f}" if abs(value) < 10**4 else f"{value:.{digits}g}"
 
 
 def probability(p: float) -> str:

@@ -1,16 +1,19 @@
 """Arithmetic on trees. A tree is `dict[str, Tensor]`: parameters or buffers by name; slots are
-`dict[str, tree]`. Everything here is pure, and all averaging of models happens in `mean`."""
+`dict[str, tree]`. Everything here is pure. Uploads are averaged by `core.sums`; `mean` and
+`means` average a list of trees at once."""
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 Tree = dict[str, Tensor]
 Slots = dict[str, Tree]
+T = TypeVar("T")
 # Products over many models go over so many coordinates at a time, so that they need little memory.
 _COLUMNS = 1 << 16
 
@@ -56,14 +59,23 @@ def zeros_like(a: Mapping[str, Tensor]) -> Tree:
     return map(torch.zeros_like, a)
 
 
-def pick(a: Mapping[str, Tensor], names: Iterable[str]) -> Tree:
-    """The part of a tree that carries `names`, in the tree's own order."""
+def floats(a: Mapping[str, Tensor]) -> Tree:
+    """The leaves that can be mixed; the others are whole numbers, such as counters of batches.
+
+    >>> floats({"mean": torch.tensor([0.5]), "batches": torch.tensor(3)})
+    {'mean': tensor([0.5000])}
+    """
+    return {name: leaf for name, leaf in a.items() if leaf.is_floating_point()}
+
+
+def pick(a: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
+    """The part of a tree (or of slots) that carries `names`, in its own order."""
     wanted = frozenset(names)
     return {name: leaf for name, leaf in a.items() if name in wanted}
 
 
-def drop(a: Mapping[str, Tensor], names: Iterable[str]) -> Tree:
-    """The part of a tree that does not carry `names`."""
+def drop(a: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
+    """The part of a tree (or of slots) that does not carry `names`."""
     unwanted = frozenset(names)
     return {name: leaf for name, leaf in a.items() if name not in unwanted}
 
@@ -99,9 +111,19 @@ def flatten(a: Mapping[str, Tensor], names: Iterable[str] | None = None) -> Tens
     return torch.cat([leaf.reshape(-1) for leaf in leaves])
 
 
+def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> Tree:
+    """The inverse of `flatten`: a vector as a tree with the names and shapes of another.
+
+    >>> unflatten(torch.arange(3.0), {"w": torch.zeros(1, 2), "b": torch.zeros(1)})
+    {'w': tensor([[0., 1.]]), 'b': tensor([2.])}
+    """
+    pieces = torch.split(vector, [leaf.numel() for leaf in like.values()])
+    return {name: piece.reshape(leaf.shape) for (name, leaf), piece in zip(like.items(), pieces, strict=True)}
+
+
 def stack(trees: Sequence[Mapping[str, Tensor]]) -> Tree:
     """One tree whose leaves carry the given trees along a new first axis."""
-    return {name: torch.stack([each[name] for each in trees]) for name in trees[0]}
+    return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
 
 
 def unstack(a: Mapping[str, Tensor]) -> list[Tree]:
@@ -143,11 +165,11 @@ def mean(
     masks = masks if masks is not None else [None] * len(trees)
     numbers = [float(weight) for weight in weights]
     result: Tree = dict(keep or {})
-    for name in dict.fromkeys(name for each in trees for name in each):
+    for name in dict.fromkeys(name for tree in trees for name in tree):
         sent = [
-            (each[name], number, mask.get(name) if mask else None)
-            for each, number, mask in zip(trees, numbers, masks, strict=True)
-            if name in each
+            (tree[name], number, mask.get(name) if mask else None)
+            for tree, number, mask in zip(trees, numbers, masks, strict=True)
+            if name in tree
         ]
         before = keep.get(name) if keep else None
         result[name] = _leaf_mean(sent, before, sum(numbers), denominator)
@@ -164,13 +186,13 @@ def means(trees: Sequence[Mapping[str, Tensor]], weights: Tensor) -> list[Tree]:
     numbers = weights.to(torch.float64)
     shares, result = numbers / numbers.sum(1, keepdim=True), [Tree() for _ in numbers]
     for name, leaf in trees[0].items():
-        rows = torch.stack([each[name].flatten() for each in trees])
+        rows = torch.stack([tree[name].flatten() for tree in trees])
         if leaf.is_floating_point():
             pieces = [(shares @ piece.to(torch.float64)).to(leaf.dtype) for piece in torch.split(rows, _COLUMNS, dim=1)]
-            found = torch.cat(pieces, dim=1)
+            averaged = torch.cat(pieces, dim=1)
         else:
-            found = rows.amax(0).expand(len(shares), -1)
-        for made, row in zip(result, found, strict=True):
+            averaged = rows.amax(0).expand(len(shares), -1)
+        for made, row in zip(result, averaged, strict=True):
             made[name] = row.reshape(leaf.shape)
     return result
 

@@ -69,21 +69,30 @@ def pair(data: Any, owner: str, classes: int | None = None) -> tuple[Tensor, Ten
     return x, y
 
 
+def classes_of(y: Tensor, owner: str) -> int | None:
+    """One more than the largest label; None where the targets are numbers to predict."""
+    if not y.numel():
+        raise DataError(f"{owner} is empty; give at least one sample")
+    return None if y.is_floating_point() else int(y.max()) + 1
+
+
 def vocabulary_of(inputs: Iterable[Tensor]) -> int:
     """One more than the largest token; 0 where the inputs are numbers.
 
     >>> vocabulary_of([torch.tensor([[0, 7]]), torch.tensor([[3, 3]])])
     8
     """
-    held = {id(each): each for each in inputs}.values()
-    return max((int(each.max()) + 1 for each in held if not each.is_floating_point() and each.numel()), default=0)
+    different = {id(tensor): tensor for tensor in inputs}.values()
+    return max(
+        (int(tensor.max()) + 1 for tensor in different if not tensor.is_floating_point() and tensor.numel()), default=0
+    )
 
 
 def _tensor(values: Any, what: str, owner: str) -> Tensor:
-    found = values.detach().cpu() if isinstance(values, Tensor) else _from_array(values, what, owner)
-    if found.ndim == 0 or found.is_complex():
+    tensor = values.detach().cpu() if isinstance(values, Tensor) else _from_array(values, what, owner)
+    if tensor.ndim == 0 or tensor.is_complex():
         raise DataError(f"{owner}: the {what} are a single value or complex; give one row of real numbers per sample")
-    return found
+    return tensor
 
 
 def _from_array(values: Any, what: str, owner: str) -> Tensor:

@@ -10,9 +10,14 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError
+from .arrays import vocabulary_of
 
 if TYPE_CHECKING:
     from .client import Client
+
+
+MOST_CLASSES = 10**7
+"""How many classes, or different tokens, there may be: a network has an output, or a row, for each."""
 
 
 def check_clients(clients: Sequence[Client], classes: int | None) -> int | None:
@@ -23,10 +28,15 @@ def check_clients(clients: Sequence[Client], classes: int | None) -> int | None:
     if doubled:
         raise DataError(f"several clients are called {doubled[0]!r}; give each its own name")
     for client in clients:
+        _check_name(client.name)
         _check_sizes(client)
         _check_alike(clients[0], client)
     _check_finite(clients, lambda client: client.x, "inputs")
     _check_finite(clients, lambda client: client.y, "targets")
+    if (words := vocabulary_of(client.x for client in clients)) > MOST_CLASSES:
+        raise DataError(
+            f"the largest token is {words - 1}, but there may be at most {MOST_CLASSES:,}; number them from 0"
+        )
     for client in clients:
         if client.shift is not None:
             client.shift(client.x[:1], client.train[:1])
@@ -35,12 +45,19 @@ def check_clients(clients: Sequence[Client], classes: int | None) -> int | None:
 
 def check_public(public: tuple[Tensor, Tensor], clients: Sequence[Client]) -> None:
     """Raise `DataError` unless public samples look like the clients' own."""
-    x, own = public[0], clients[0].x
-    if not len(x) or x.shape[1:] != own.shape[1:] or x.dtype != own.dtype:
+    x, client_x = public[0], clients[0].x
+    if not len(x) or x.shape[1:] != client_x.shape[1:] or x.dtype != client_x.dtype:
         raise DataError(
             f"the public data hold {len(x)} samples of shape {list(x.shape[1:])} and type {x.dtype}, but the clients'"
-            f" samples have the shape {list(own.shape[1:])} and type {own.dtype}; they must be alike"
+            f" samples have the shape {list(client_x.shape[1:])} and type {client_x.dtype}; they must be alike"
         )
+
+
+def _check_name(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"the name of client {name!r} is not valid Unicode text; rename it") from error
 
 
 def _check_sizes(client: Client) -> None:
@@ -64,8 +81,8 @@ def _check_alike(first: Client, client: Client) -> None:
 
 def _check_finite(clients: Sequence[Client], get: Callable[[Client], Tensor], what: str) -> None:
     # Clients may share one tensor, which is then looked at once; part by part, as a whole one would be copied.
-    held = {id(get(client)): get(client) for client in clients}
-    if all(bool(torch.isfinite(part).all()) for each in held.values() for part in torch.split(each, 1024)):
+    tensors = {id(get(client)): get(client) for client in clients}
+    if all(bool(torch.isfinite(part).all()) for tensor in tensors.values() for part in torch.split(tensor, 1024)):
         return
     for client in clients:
         values = get(client)[client.indices].flatten(1) if get(client).ndim > 1 else get(client)[client.indices, None]
@@ -79,9 +96,14 @@ def _check_finite(clients: Sequence[Client], get: Callable[[Client], Tensor], wh
 
 def _check_labels(clients: Sequence[Client], classes: int | None) -> int:
     labels = [client.y[client.indices] for client in clients]
-    classes = max(int(each.max()) for each in labels) + 1 if classes is None else classes
-    for client, own in zip(clients, labels, strict=True):
-        low, high = int(own.min()), int(own.max())
+    classes = max(int(client_labels.max()) for client_labels in labels) + 1 if classes is None else classes
+    if classes > MOST_CLASSES:
+        raise DataError(
+            f"the largest label is {classes - 1}, but there may be at most {MOST_CLASSES:,} classes; number the classes"
+            " from 0 on"
+        )
+    for client, client_labels in zip(clients, labels, strict=True):
+        low, high = int(client_labels.min()), int(client_labels.max())
         if low < 0 or high >= classes:
             raise DataError(
                 f"client {client.name!r} has the label {low if low < 0 else high}; labels must be whole numbers from 0"

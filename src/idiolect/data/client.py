@@ -61,18 +61,18 @@ class Client:
 def build_client(name: str, data: Any, shares: Shares, rng: np.random.Generator, classes: int | None) -> Client:
     """A client with its own tensors: the splits it gives one after another, the others cut from its training data."""
     owner = f"client {name!r}"
-    given = dict(data) if isinstance(data, Mapping) else {"train": data}
-    if "train" not in given or set(given) - set(SPLITS):
+    splits = dict(data) if isinstance(data, Mapping) else {"train": data}
+    if "train" not in splits or set(splits) - set(SPLITS):
         raise DataError(
-            f"{owner} has the keys {', '.join(map(str, given)) or 'none'}; give train and, if you like, val and test"
+            f"{owner} has the keys {', '.join(map(str, splits)) or 'none'}; give train and, if you like, val and test"
         )
-    parts = {which: arrays.pair(given[which], f"{owner}, {which}", classes) for which in SPLITS if which in given}
+    parts = {which: arrays.pair(splits[which], f"{owner}, {which}", classes) for which in SPLITS if which in splits}
     if not sum(len(x) for x, _ in parts.values()):
         raise DataError(f"{owner} is empty; leave it out or give it samples")
     if len({(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in parts.values()}) > 1:
         raise DataError(f"{owner}: its splits differ in the shape or type of their samples; bring them to one")
     wanted = [
-        share if which == "train" or which not in given else 0.0 for which, share in zip(SPLITS, shares, strict=True)
+        share if which == "train" or which not in splits else 0.0 for which, share in zip(SPLITS, shares, strict=True)
     ]
     first, second, third = (share / sum(wanted) for share in wanted)
     start = len(parts["train"][0])

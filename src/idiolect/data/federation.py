@@ -103,7 +103,7 @@ class Federation:
         if self.classes is None:
             raise DataError(f"{self.name} predicts numbers, so there are no labels to count")
         labels = (client.y[client.indices].flatten() for client in self.clients)
-        return torch.stack([torch.bincount(each, minlength=self.classes) for each in labels])
+        return torch.stack([torch.bincount(client_labels, minlength=self.classes) for client_labels in labels])
 
     def assignment(self) -> Assignment:
         """Which samples of the pool each client holds."""
@@ -231,8 +231,8 @@ def _names(indices: Sequence[Indices], groups: np.ndarray | None) -> list[str]:
     """The clients' names: of their groups where each holds one of its own, else numbers."""
     if groups is not None:
         names = [np.unique(groups[index]) for index in indices]
-        if all(len(each) == 1 for each in names) and len({each[0] for each in names}) == len(names):
-            return [str(each[0]) for each in names]
+        if all(len(inside) == 1 for inside in names) and len({inside[0] for inside in names}) == len(names):
+            return [str(inside[0]) for inside in names]
     return _number(len(indices))
 
 
@@ -241,5 +241,5 @@ def _number(clients: int) -> list[str]:
 
 
 def _update(digest: Any, *tensors: Tensor) -> None:
-    for each in tensors:
-        digest.update(f"{list(each.shape)} {each.dtype}".encode() + each.contiguous().numpy().tobytes())
+    for tensor in tensors:
+        digest.update(f"{list(tensor.shape)} {tensor.dtype}".encode() + tensor.contiguous().numpy().tobytes())

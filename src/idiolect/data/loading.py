@@ -44,7 +44,7 @@ def load(
     """
     shown = _public(public)
     if isinstance(data, Federation):
-        if unseen or any(each is not None for each in (partition, clients, split, public)):
+        if unseen or any(argument is not None for argument in (partition, clients, split, public)):
             raise DataError("a federation is already dealt and split; leave out partition, clients, split and the like")
         return data
     source = sources.build(data) if isinstance(data, str) else data
@@ -66,7 +66,7 @@ def load(
 
 def _pool(data: Any) -> Pool:
     x, y = arrays.pair(data, "the pool")
-    return Pool(x, y, None, None if y.is_floating_point() else int(y.max()) + 1, "pool")
+    return Pool(x, y, None, arrays.classes_of(y, "the pool"), "pool")
 
 
 def _public(public: Any) -> Any:
@@ -75,5 +75,5 @@ def _public(public: Any) -> Any:
             return float(public)
         except ValueError:
             public = sources.build(public)
-    found = public.load() if isinstance(public, Source) else public
-    return (found.x, found.y) if isinstance(found, Pool) else found
+    content = public.load() if isinstance(public, Source) else public
+    return (content.x, content.y) if isinstance(content, Pool) else content

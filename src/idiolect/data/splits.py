@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import DataError, OptionError
-from ..core.randomness import generator
+from ..core.randomness import LARGEST_SEED, generator
 
 Indices = NDArray[np.int64]
 Shares = tuple[float, float, float]
@@ -25,7 +25,7 @@ def check_shares(shares: Sequence[float]) -> Shares:
     (0.75, 0.0, 0.25)
     """
     try:
-        train, val, test = (float(each) for each in shares)
+        train, val, test = (float(share) for share in shares)
     except (TypeError, ValueError):
         train = val = test = -1.0
     if not (train > 0 and val >= 0 and test >= 0 and abs(train + val + test - 1) < 1e-6):
@@ -42,8 +42,8 @@ def check_seed(seed: Any) -> int:
     >>> check_seed(3)
     3
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise OptionError(f"seed={seed!r} is not allowed; a seed must be a whole number from 0 on")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= LARGEST_SEED:
+        raise OptionError(f"seed={seed!r} is not allowed; a seed must be a whole number from 0 to {LARGEST_SEED}")
     return seed
 
 
@@ -74,5 +74,5 @@ def hold_out(clients: int, share: float, seed: int) -> frozenset[int]:
         return frozenset()
     if clients < 2:
         raise DataError(f"unseen={share} would hold out the only client; use at least two clients, or unseen=0")
-    held = min(max(1, round(share * clients)), clients - 1)
-    return frozenset(generator(seed, "unseen").choice(clients, held, replace=False).tolist())
+    count = min(max(1, round(share * clients)), clients - 1)
+    return frozenset(generator(seed, "unseen").choice(clients, count, replace=False).tolist())

@@ -17,7 +17,8 @@ from .machine import cores
 from .plan import Plan
 from .processes import Workers
 from .slots import first_server
-from .stacking import fit_chunk, why_not_stackable
+from .stackability import why_not_stackable
+from .stacking import fit_chunk
 
 log = logging.getLogger("idiolect")
 
@@ -69,10 +70,10 @@ class VectorChoice(Choice):
 
     def make(self, plan: Plan) -> Engine:
         """A pool of processes that stack clients; plain workers where the plan cannot be traced."""
-        if problem := why_not_stackable(plan):
-            log.warning("the vector engine runs these clients one by one: %s", problem)
-            return Workers(plan, self.count)
-        return Workers(plan, self.count, self.chunk or fit_chunk(plan))
+        problem = why_not_stackable(plan)
+        pool = Workers(plan, self.count, 0 if problem else self.chunk or fit_chunk(plan))
+        pool.note_unstacked(problem)
+        return pool
 
 
 @engines.register("auto")
@@ -100,24 +101,46 @@ def calibrate(plan: Plan, clients: int = 24) -> tuple[str, dict[str, float]]:
     ids = plan.participants(0)[:clients]
     server = plan.server(0)
     message = plan.method.download(server, first_server(server), ids)
-    quick = min(timed(Loop(plan), ids[:4], message) for _ in range(3))
+    quick = min(time_training(Loop(plan), ids[:4], message) for _ in range(3))
     if quick * len(plan.data.seen) * plan.participation * plan.rounds < WORTHWHILE:
         return "loop", {"loop": quick}
-    candidates = [f"workers(count={cores()})"] if cores() > 1 else ["loop"]
-    if not why_not_stackable(plan):
-        candidates.append(f"vector(chunk={fit_chunk(plan)}, count={cores()})")
     seconds = {}
-    for text in candidates:
-        engine = engines.build(text).make(plan)
+    for text, engine in find_candidates(plan).items():
         try:
-            timed(engine, ids, message)
-            seconds[text] = min(timed(engine, ids, message) for _ in range(2))
+            time_training(engine, ids, message)
+            seconds[text] = min(time_training(engine, ids, message) for _ in range(2))
+            evaluate_some(engine, plan)
+        except Exception as error:
+            seconds.pop(text, None)
+            log.warning("auto leaves out the engine %s, which failed: %s", text, str(error).partition("\n")[0])
         finally:
             engine.close()
+    seconds = seconds or {"loop": quick}
     return min(seconds, key=lambda text: seconds[text]), seconds
 
 
-def timed(engine: Engine, ids: Sequence[int], message: Download) -> float:
+def find_candidates(plan: Plan) -> dict[str, Engine]:
+    """The engines that may be the fastest for a plan, by their expressions."""
+    count, chunk = cores(), fit_chunk(plan)
+    found: dict[str, Engine] = {f"workers(count={count})": Workers(plan, count)} if count > 1 else {"loop": Loop(plan)}
+    if problem := why_not_stackable(plan):
+        log.info("auto leaves out the engine vector: %s", problem)
+    else:
+        found[f"vector(chunk={chunk}, count={count})"] = Workers(plan, count, chunk)
+    return found
+
+
+def evaluate_some(engine: Engine, plan: Plan) -> None:
+    """Evaluate two clients of each cohort, to see that it works."""
+    server = plan.server(0)
+    for ids, unseen in ((plan.data.seen[:2], False), (sorted(plan.data.unseen)[:2], True)):
+        if ids:
+            message = plan.method.download(server, first_server(server), ids)
+            with torch.random.fork_rng(devices=[]):
+                list(engine.evaluate(0, ids, dict.fromkeys, message, unseen))
+
+
+def time_training(engine: Engine, ids: Sequence[int], message: Download) -> float:
     """Seconds per client of one round's training."""
     started = time.perf_counter()
     with torch.random.fork_rng(devices=[]):

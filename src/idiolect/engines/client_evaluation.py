@@ -1,9 +1,10 @@
-"""How one client's personal model is scored, written once for all engines."""
+"""How models are scored, written once for all engines: each client's personal one, and the shared one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,13 +30,13 @@ class Score:
 
 
 def evaluate(plan: Plan, index: int, round: int, state: Slots | None, download: Slots, unseen: bool) -> list[Score]:
-    """All scores of one client: of its personal model and, where that is adapted before it predicts, of that."""
+    """All scores of one client: of its personal model and, if that is adapted before it predicts, of the adapted."""
     ctx = plan.context(index, round, newcomer=state is None)
     method = plan.method
-    with error_context(plan, ctx):
+    with error_context(plan, ctx, "evaluation"):
         client = first_client(ctx) if state is None else state
         model = method.personal_model(ctx, gather(ctx, client, download, training=False))
-        scores = score_model(plan, ctx, model, "view")
+        scores = score_model(plan, ctx, model, "personal")
         if adapted := adapt_model(plan, ctx, model, unseen):
             scores += score_model(plan, ctx, adapted, "adapted")
         records = method.client_records(ctx, client) if state is not None else {}
@@ -64,19 +65,51 @@ def evaluate_group(
 ) -> list[tuple[int, list[Score]]]:
     """Scores of several clients; where all predict with one and the same model, in common batches."""
     ids = list(states)
-    if unseen or any(states.values()) or any(map(download.each.get, ids)) or not shares_model(plan, ids[0], round):
-        return [(i, evaluate(plan, i, round, states[i], download.of(i), unseen)) for i in ids]
-    contexts = [plan.context(i, round, newcomer=states[i] is None) for i in ids]
-    ctx = contexts[0]
+    own = unseen or any(states.values()) or any(map(download.each.get, ids))
+    if not own and shares_model(plan, ids[0], round):
+        with suppress(Exception):  # an error comes again for the client that it belongs to
+            return list(evaluate_together(plan, ids, round, download).items())
+    common = evaluate_global(plan, ids, round, download.shared)
+    return [(i, evaluate(plan, i, round, states[i], download.of(i), unseen) + common[i]) for i in ids]
+
+
+def evaluate_together(plan: Plan, ids: Sequence[int], round: int, download: Download) -> dict[int, list[Score]]:
+    """Scores of clients that have never trained and predict with one and the same model, which is the shared one."""
+    ctx = plan.context(ids[0], round)
     model = plan.method.personal_model(ctx, gather(ctx, {}, download.of(ids[0]), training=False))
-    parts_of = [held_out(plan, i) for i in ids]
-    parts = [part for splits in parts_of for part in splits.values()]
+    scores = score_together(plan, ids, lambda x: predict(plan, ctx, model, x), "personal")
+    if not plan.eval_global:
+        return scores
+    return {i: [*known, *(replace(score, point="global") for score in known)] for i, known in scores.items()}
+
+
+def evaluate_global(plan: Plan, ids: Sequence[int], round: int, common: Slots) -> dict[int, list[Score]]:
+    """Scores of the shared model itself, where they are asked for and there is such a model; `common` is what all
+    clients get."""
+    ctx = plan.context(ids[0], round)
+    model = plan.method.global_model(ctx, common) if plan.eval_global else None
+    if model is None:
+        return {i: [] for i in ids}
+    if len(ids) > 1:
+        with suppress(Exception):  # an error comes again for the client that it belongs to
+            return score_together(plan, ids, lambda x: predict_plainly(ctx.task, model, x), "global")
+        return {i: evaluate_global(plan, [i], round, common)[i] for i in ids}
+    with error_context(plan, ctx, "evaluation of the shared model"):
+        return score_together(plan, ids, lambda x: predict_plainly(ctx.task, model, x), "global")
+
+
+def score_together(
+    plan: Plan, ids: Sequence[int], predict: Callable[[Tensor], Tensor], point: str
+) -> dict[int, list[Score]]:
+    """Scores of one model on the validation and test data of several clients, in common batches."""
+    parts_of = {i: find_held_out(plan, i) for i in ids}
+    parts = [part for splits in parts_of.values() for part in splits.values()]
     if not parts:
-        return [(i, []) for i in ids]
+        return {i: [] for i in ids}
     x, y = join_parts(parts)
-    sizes = [(split, part.size) for splits in parts_of for split, part in splits.items()]
-    scores = iter(score_outputs(ctx.task, predict(plan, ctx, model, x), y, "view", sizes))
-    return [(i, [score for _ in splits for score in next(scores)]) for i, splits in zip(ids, parts_of, strict=True)]
+    sizes = [(split, part.size) for splits in parts_of.values() for split, part in splits.items()]
+    scores = iter(score_outputs(plan.task_of(ids[0]), predict(x), y, point, sizes))
+    return {i: [score for _ in splits for score in next(scores)] for i, splits in parts_of.items()}
 
 
 def shares_model(plan: Plan, index: int, round: int) -> bool:
@@ -85,7 +118,7 @@ def shares_model(plan: Plan, index: int, round: int) -> bool:
     return plan.method.one_model and len(plan.tasks) == 1 and not ctx.private_names and not adapt_phases(ctx)
 
 
-def held_out(plan: Plan, index: int) -> dict[str, Part]:
+def find_held_out(plan: Plan, index: int) -> dict[str, Part]:
     """A client's validation and test data, those that are not empty."""
     parts = {split: plan.part(index, split) for split in ("val", "test")}
     return {split: part for split, part in parts.items() if part.size}
@@ -94,7 +127,7 @@ def held_out(plan: Plan, index: int) -> dict[str, Part]:
 def score_model(plan: Plan, ctx: ClientContext, model: Slots, point: str) -> list[Score]:
     """Loss and metrics of a personal model on the client's validation and test data."""
     scores = []
-    for split, part in held_out(plan, ctx.index).items():
+    for split, part in find_held_out(plan, ctx.index).items():
         x, y = part.take()
         scores += score_outputs(ctx.task, predict(plan, ctx, model, x), y, point, [(split, len(y))])[0]
     return scores
@@ -106,7 +139,13 @@ def score_outputs(
     """Loss and metrics of outputs on several splits, of sizes as given, that lie one after another."""
     metrics = {"loss": Metric(task.loss_fn, each=task.per_sample), **task.metrics}
     sizes = [size for _, size in splits]
-    values = {name: metric.parts(outputs, y, sizes) for name, metric in metrics.items()}
+    values = {}
+    for name, metric in metrics.items():
+        try:
+            values[name] = metric.parts(outputs, y, sizes)
+        except Exception as error:
+            error.add_note(f"while computing {name}")
+            raise
     return [
         [Score(point, split, name, numbers[at], size) for name, numbers in values.items()]
         for at, (split, size) in enumerate(splits)
@@ -118,3 +157,10 @@ def predict(plan: Plan, ctx: ClientContext, model: Slots, x: Tensor) -> Tensor:
     size = plan.method.needs.eval_batch or EVAL_BATCH
     with torch.no_grad():
         return torch.cat([plan.method.predict(ctx, model, part) for part in torch.split(x, size)])
+
+
+def predict_plainly(task: Task, model: Slots, x: Tensor) -> Tensor:
+    """The outputs of the network with the weights of a model on all of `x`."""
+    with torch.no_grad():
+        parts = torch.split(x, EVAL_BATCH)
+        return torch.cat([task.forward(model["params"], model["buffers"], part).outputs for part in parts])

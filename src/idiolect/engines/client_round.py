@@ -10,14 +10,16 @@ import torch
 
 from ..contract import ClientContext, Slots, Upload
 from .client_evaluation import Score, score_model
+from .effort import NO_EFFORT, Effort, read_effort
 from .phases import error_context, run_phases
 from .plan import Plan
-from .slots import first_client, gather, keep_and_send
+from .slots import finish, first_client, gather
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a client's part of a round gives; `upload` is None where it had no batch to train on."""
+    """What a client's part of a round gives; `upload` is None where it had no batch to train on, `refused` says why the
+    engine did not take what it sent, and `unstacked` why it was trained alone instead of in a stack."""
 
     state: Slots
     upload: Upload | None
@@ -25,26 +27,44 @@ class Outcome:
     steps: int = 0
     samples: int = 0
     scores: list[Score] = field(default_factory=list)
+    effort: Effort = NO_EFFORT
+    refused: str = ""
+    unstacked: str = ""
 
 
 def train(plan: Plan, index: int, round: int, state: Slots | None, download: Slots) -> Outcome:
     """Run one client's part of a round: prepare, its phases, finish. `state` is None for a newcomer."""
     ctx = plan.context(index, round, newcomer=state is None)
-    method = plan.method
     client = first_client(ctx) if state is None else state
+    before = read_effort(ctx)
     with error_context(plan, ctx):
-        work = method.prepare(ctx, gather(ctx, client, download))
-        work["log"] = {"loss": torch.zeros((), device=plan.device), "samples": torch.zeros((), device=plan.device)}
-        work, steps = run_phases(plan, ctx, method.phases(ctx), work)
+        work, steps = do_phases(plan, ctx, client, download)
         if steps == 0:
             return Outcome(client, None)
         log = work["log"]
-        work = method.finish(ctx, work)
-        after, upload = keep_and_send(ctx, client, work)
-        scores = score_after_training(plan, ctx, work)
+        after, upload, finished = finish(ctx, client, work)
+        effort = read_effort(ctx).since(before)
+        scores = score_after_training(plan, ctx, finished)
     samples = float(log["samples"])
     loss = float(log["loss"]) / samples if samples else math.nan
-    return Outcome(after, upload, loss, steps, int(samples), scores)
+    return Outcome(after, upload, loss, steps, int(samples), scores, effort)
+
+
+def do_phases(plan: Plan, ctx: ClientContext, client: Slots, download: Slots) -> tuple[Slots, int]:
+    """A client's working slots after its phases, and how many steps these took."""
+    work = plan.method.prepare(ctx, gather(ctx, client, download))
+    work["log"] = {"loss": torch.zeros((), device=plan.device), "samples": torch.zeros((), device=plan.device)}
+    return run_phases(plan, ctx, plan.method.phases(ctx), work)
+
+
+def train_model(plan: Plan, index: int, round: int, state: Slots | None, download: Slots) -> Slots:
+    """The model that a client has right after its part of a round, which is otherwise forgotten."""
+    ctx = plan.context(index, round, newcomer=state is None)
+    client = first_client(ctx) if state is None else state
+    with error_context(plan, ctx):
+        work, _ = do_phases(plan, ctx, client, download)
+        trained = replace(ctx, newcomer=False, just_trained=True)
+        return plan.method.personal_model(trained, finish(ctx, client, work)[2])
 
 
 def score_after_training(plan: Plan, ctx: ClientContext, work: Slots) -> list[Score]:
@@ -52,4 +72,5 @@ def score_after_training(plan: Plan, ctx: ClientContext, work: Slots) -> list[Sc
     if not plan.after_local or ctx.round < 0:
         return []
     trained = replace(ctx, newcomer=False, just_trained=True)
-    return score_model(plan, trained, plan.method.personal_model(trained, work), "after_local")
+    with error_context(plan, ctx, "evaluation after training"):
+        return score_model(plan, trained, plan.method.personal_model(trained, work), "after_local")

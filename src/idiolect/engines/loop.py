@@ -6,28 +6,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ..contract import Download, Slots
-from .client_evaluation import Score, evaluate
+from .client_evaluation import Score, evaluate, evaluate_global
 from .client_round import Outcome, train
 from .plan import Plan
 
 States = Mapping[int, Slots | None]
+"""Clients' slots by client; None for one that has none yet."""
+Fetch = Callable[[Sequence[int]], States]
+"""Fetches the slots of some clients."""
+Outcomes = Iterator[tuple[int, Outcome]]
+Scores = Iterator[tuple[int, list[Score]]]
 
 
 class Engine(Protocol):
     """How clients' work is carried out. Results come in any order; the runner sorts them by client."""
 
-    def train(self, round: int, states: States, download: Download) -> Iterator[tuple[int, Outcome]]:
+    def train(self, round: int, states: States, download: Download) -> Outcomes:
         """Run the part of each client in `states` of one round."""
         ...
 
-    def evaluate(
-        self,
-        round: int,
-        ids: Sequence[int],
-        states: Callable[[Sequence[int]], States],
-        download: Download,
-        unseen: bool,
-    ) -> Iterator[tuple[int, list[Score]]]:
+    def evaluate(self, round: int, ids: Sequence[int], states: Fetch, download: Download, unseen: bool) -> Scores:
         """Evaluate clients; `states` fetches the slots of some of them."""
         ...
 
@@ -42,23 +40,17 @@ class Loop:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
 
-    def train(self, round: int, states: States, download: Download) -> Iterator[tuple[int, Outcome]]:
+    def train(self, round: int, states: States, download: Download) -> Outcomes:
         """Run the clients' part of one round."""
         for index in sorted(states):
             yield index, train(self.plan, index, round, states[index], download.of(index))
 
-    def evaluate(
-        self,
-        round: int,
-        ids: Sequence[int],
-        states: Callable[[Sequence[int]], States],
-        download: Download,
-        unseen: bool,
-    ) -> Iterator[tuple[int, list[Score]]]:
+    def evaluate(self, round: int, ids: Sequence[int], states: Fetch, download: Download, unseen: bool) -> Scores:
         """Evaluate clients one by one."""
         for index in sorted(ids):
             state = states([index])[index]
-            yield index, evaluate(self.plan, index, round, state, download.of(index), unseen)
+            common = evaluate_global(self.plan, [index], round, download.shared)
+            yield index, evaluate(self.plan, index, round, state, download.of(index), unseen) + common[index]
 
     def close(self) -> None:
         """Nothing is held."""

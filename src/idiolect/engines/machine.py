@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,7 +18,7 @@ def cores() -> int:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads, and as many as before afterwards.
+    """Let PyTorch use so many threads, and as many as before afterwards.
 
     >>> with threads(1):
     ...     torch.get_num_threads()
@@ -33,4 +34,5 @@ def threads(count: int) -> Iterator[None]:
 
 def peak_memory_mb() -> float:
     """The largest resident memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10  # macOS counts bytes, others kilobytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

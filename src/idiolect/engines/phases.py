@@ -24,9 +24,9 @@ def run_phases(plan: Plan, ctx: ClientContext, phases: Sequence[Phase], work: Sl
             if phase.before is not None:
                 work = phase.before(ctx, work)
             work = {**fresh_optimizer(ctx, work), **work}
-        for here, batch in batches(plan, ctx, number):
-            with error_context(plan, here):
-                work = phase.step(here, work, batch)
+        for step_ctx, batch in batches(plan, ctx, number):
+            with error_context(plan, step_ctx):
+                work = phase.step(step_ctx, work, batch)
             total += bool(phase.slots)
     return work, total
 
@@ -73,16 +73,16 @@ def batches(plan: Plan, ctx: ClientContext, number: int) -> Iterator[tuple[Clien
         cut = slice(at * size, min((at + 1) * size, samples))
         drawn = [Batch(xs[cut], ys[cut], ones[: cut.stop - cut.start]) for xs, ys in shuffled]
         shapes = {name: [len(drawn[0].x) if n == -1 else n for n in shape] for name, shape in phase.noise}
-        noise = {name: torch.from_numpy(random.standard_normal(each, "float32")) for name, each in shapes.items()}
+        noise = {name: torch.from_numpy(random.standard_normal(dims, "float32")) for name, dims in shapes.items()}
         where = (epoch, at) if phase.steps is None else (0, step)
-        here = replace(ctx, epoch=where[0], step=where[1], noise=noise)
-        yield here, drawn[0] if phase.draws == 1 else tuple(drawn)
+        step_ctx = replace(ctx, epoch=where[0], step=where[1], noise=noise)
+        yield step_ctx, drawn[0] if phase.draws == 1 else tuple(drawn)
 
 
 def draw_order(ctx: ClientContext, length: int, samples: int, draw: int, epoch: int) -> Tensor:
     """The random order of one pass: it depends on (seed, stream, round, client, pass) alone.
 
-    Public data come in one order for all clients, so that what they say of them can be compared.
+    Public data come in one order for all clients, so that their outputs on them can be compared.
     """
     stream = f"batches {ctx.phase.stream}" + (f" {draw}" if draw else "")
     who = -1 if ctx.phase.data == "public" else ctx.index
@@ -91,10 +91,10 @@ def draw_order(ctx: ClientContext, length: int, samples: int, draw: int, epoch: 
 
 
 class error_context:
-    """Add to any error where it happened: client, round, phase and step."""
+    """Add to any error where it happened: client, round, and the phase and step, or what else was done."""
 
-    def __init__(self, plan: Plan, ctx: ClientContext) -> None:
-        self.plan, self.ctx = plan, ctx
+    def __init__(self, plan: Plan, ctx: ClientContext, doing: str = "") -> None:
+        self.plan, self.ctx, self.doing = plan, ctx, doing
 
     def __enter__(self) -> None:
         """Nothing to prepare."""
@@ -103,5 +103,5 @@ class error_context:
         if error is None or any(note.startswith("in ") for note in getattr(error, "__notes__", ())):
             return
         ctx, name = self.ctx, self.plan.data.clients[self.ctx.index].name
-        where = f"phase {ctx.phase.name}, epoch {ctx.epoch}, step {ctx.step}"
+        where = self.doing or f"phase {ctx.phase.name}, epoch {ctx.epoch}, step {ctx.step}"
         error.add_note(f"in {ctx.method.name}: client {name} ({ctx.index}), round {ctx.round + 1}, {where}")

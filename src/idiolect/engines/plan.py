@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..contract import ClientContext, Method, ServerContext, Training
 from ..core.errors import ModelError
@@ -41,9 +41,9 @@ class Part(NamedTuple):
 def join_parts(parts: Sequence[Part]) -> tuple[Tensor, Tensor]:
     """Inputs and targets of several parts, one after another; where they lie in one array, copied only once."""
     first = parts[0].client
-    if all(each.client.x is first.x and each.client.y is first.y and each.client.shift is None for each in parts):
-        return parts[0]._replace(positions=torch.cat([each.positions for each in parts])).take()
-    xs, ys = zip(*(each.take() for each in parts), strict=True)
+    if all(part.client.x is first.x and part.client.y is first.y and part.client.shift is None for part in parts):
+        return parts[0]._replace(positions=torch.cat([part.positions for part in parts])).take()
+    xs, ys = zip(*(part.take() for part in parts), strict=True)
     return torch.cat(xs), torch.cat(ys)
 
 
@@ -60,6 +60,7 @@ class Plan:
         participation: the share of clients that take part in a round.
         networks: for each client its network's position in `tasks`; empty where there is one.
         after_local: also evaluate participants right after local training.
+        eval_global: also evaluate the shared model itself, on every client's data.
     """
 
     method: Method
@@ -70,6 +71,7 @@ class Plan:
     participation: float = 1.0
     networks: tuple[int, ...] = ()
     after_local: bool = False
+    eval_global: bool = False
 
     def __post_init__(self) -> None:
         reason = self.method.refuses.other_networks
@@ -94,12 +96,28 @@ class Plan:
             net.to(self.device)
         return nets
 
+    @property
+    def networks_used(self) -> list[Net]:
+        """All networks: those of the tasks and the method's extra ones."""
+        return [*(task.net for task in self.tasks), *self.nets.values()]
+
+    @cached_property
+    def mixes_samples(self) -> bool:
+        """Whether what is computed for one sample depends on the others of its batch, so that padding would show."""
+        modules = (module for net in self.nets.values() for module in net.module.modules())
+        norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules)
+        return norm or self.method.needs.min_batch > 1 or any(task.mixes_samples for task in self.tasks)
+
+    def task_of(self, index: int) -> Task:
+        """The task of a client, with its network."""
+        return self.tasks[self.networks[index] if self.networks else 0]
+
     def context(self, index: int, round: int, newcomer: bool = True) -> ClientContext:
         """The context of one client in one round."""
         samples, class_counts = self.facts(index)
         return ClientContext(
             method=self.method,
-            task=self.tasks[self.networks[index] if self.networks else 0],
+            task=self.task_of(index),
             nets=self.nets,
             training=self.training,
             round=round,

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,14 +22,16 @@ from ..contract import Download, Slots, Upload
 from ..core import tree
 from ..core.allocator import tune_allocator
 from ..core.errors import IdiolectError
-from ..kernels import channels_last, speed_up
-from .client_evaluation import Score, evaluate_group
-from .client_round import Outcome, train
-from .loop import States
+from ..kernels import channels_last, find_dense, speed_up
+from .client_evaluation import evaluate_group
+from .client_round import train
+from .loop import Fetch, Outcomes, Scores, States
 from .machine import cores
 from .plan import Plan
 from .shared_memory import Arena, Layout
-from .stacking import train_stack
+from .stacking import ignore_slow_operations, load_transforms, train_stack
+
+log = logging.getLogger("idiolect")
 
 # Evaluation groups clients that share a model; the size is fixed, so that results do not depend on the workers.
 EVAL_GROUP = 8
@@ -53,18 +57,30 @@ class Workers:
         plan: what is computed.
         count: number of processes; by default one per core.
         chunk: how many clients to stack and trace at once; 0 takes them one by one.
+
+    Attributes:
+        unstacked: why clients were run one by one though they should have been stacked, if they were.
     """
 
     def __init__(self, plan: Plan, count: int | None = None, chunk: int = 0) -> None:
         self.plan, self.count, self.chunk = plan, count or cores(), chunk
+        self.unstacked = ""
         self._serial = 0
         self._started = False
+
+    def note_unstacked(self, problem: str) -> None:
+        """Remember, and say once, why clients are run one by one where they should have been stacked."""
+        if problem and not self.unstacked:
+            self.unstacked = problem
+            log.warning("the vector engine runs these clients one by one: %s", problem)
 
     def _start(self) -> None:
         # A forked worker inherits data and modules without copies, but not a GPU's state.
         method = "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
         context: Any = multiprocessing.get_context(method)
         _ = self.plan.nets
+        if self.chunk and not all(find_dense(task) for task in self.plan.tasks):
+            load_transforms()
         self._shared = Arena()
         self._slabs = [Arena() for _ in range(2 * self.count + 1)]
         self._outboxes = [Arena() for _ in range(self.count)]
@@ -81,7 +97,7 @@ class Workers:
             process.start()
         self._started = True
 
-    def train(self, round: int, states: States, download: Download) -> Iterator[tuple[int, Outcome]]:
+    def train(self, round: int, states: States, download: Download) -> Outcomes:
         """Run the clients' part of one round; results come as they are ready, in memory that the next round uses."""
         ids = sorted(states, key=lambda i: -len(self.plan.data.clients[i]))
         if self.chunk:
@@ -93,17 +109,11 @@ class Workers:
         for worker, results in self._drive("train", round, groups, fetch, download, False):
             box = self._outboxes[worker]
             for index, state, slots, masks, outcome in results:
+                self.note_unstacked(outcome.unstacked)
                 upload = None if slots is None else Upload(self._take(box, slots), self._take(box, masks))
                 yield index, replace(outcome, state=self._take(box, state), upload=upload)
 
-    def evaluate(
-        self,
-        round: int,
-        ids: Sequence[int],
-        states: Callable[[Sequence[int]], States],
-        download: Download,
-        unseen: bool,
-    ) -> Iterator[tuple[int, list[Score]]]:
+    def evaluate(self, round: int, ids: Sequence[int], states: Fetch, download: Download, unseen: bool) -> Scores:
         """Evaluate clients group by group."""
         ordered = sorted(ids)
         groups = [ordered[at : at + EVAL_GROUP] for at in range(0, len(ordered), EVAL_GROUP)]
@@ -115,7 +125,7 @@ class Workers:
         kind: str,
         round: int,
         groups: Sequence[Sequence[int]],
-        states: Callable[[Sequence[int]], States],
+        states: Fetch,
         download: Download,
         unseen: bool,
     ) -> Iterator[tuple[int, Any]]:
@@ -130,8 +140,10 @@ class Workers:
             for group in islice(waiting, len(free)):
                 slab = free.pop()
                 self._slabs[slab].reset()
-                held = states(group)
-                clients = [(i, self._put(slab, held[i]), self._put(slab, download.each.get(i, {}))) for i in group]
+                group_states = states(group)
+                clients = [
+                    (i, self._put(slab, group_states[i]), self._put(slab, download.each.get(i, {}))) for i in group
+                ]
                 self._jobs.put(Job(kind, self._serial, round, slab, shared, clients, unseen))
                 pending += 1
             if pending == 0:
@@ -198,34 +210,39 @@ def serve(
     gc.freeze()  # what exists by now stays: no collection need look at it, nor copy the pages it shares
     tune_allocator()
     follow_parent()
+    ignore_slow_operations()
     if not chunk and plan.device == "cpu":  # traced tensors cannot be rearranged
         for task in plan.tasks:
             speed_up(task.net.module)
+    read = partial(read_slots, device=plan.device, rearrange=not chunk)
     serial, message, download = -1, -1, {}
     while (job := jobs.get()) is not None:
         try:
             if job.serial != message:
-                download, message = arranged(shared.read(job.shared), plan.device), job.serial
+                download, message = read(shared, job.shared), job.serial
             if job.kind == "train" and job.serial != serial:
                 outbox.reset()
                 serial = job.serial
             slab = slabs[job.slab]
+            states = {i: None if state is None else read(slab, state) for i, state, _ in job.clients}
+            message_to = Download(download, {i: read(slab, layout) for i, _, layout in job.clients})
             if job.kind == "train":
-                done = do_train(plan, chunk, job, slab, outbox, download)
+                done = do_train(plan, chunk, job.round, states, message_to, outbox)
             else:
-                done = do_evaluate(plan, job, slab, download)
+                done = evaluate_group(plan, job.round, states, message_to, job.unseen)
             results.put((number, job.slab, done, None))
         except Exception as error:
-            results.put((number, job.slab, None, portable(error)))
+            results.put((number, job.slab, None, make_portable(error)))
 
 
-def do_train(plan: Plan, chunk: int, job: Job, slab: Arena, outbox: Arena, shared: Slots) -> list[Any]:
+def do_train(
+    plan: Plan, chunk: int, round: int, states: States, download: Download, outbox: Arena
+) -> list[tuple[Any, ...]]:
     """Run clients' parts of a round; their slots go to the worker's outbox."""
-    states, download = unpacked(plan, job, slab, shared)
     if chunk:
-        outcomes = train_stack(plan, job.round, states, download, chunk)
+        outcomes = train_stack(plan, round, states, download, chunk)
     else:
-        outcomes = ((i, train(plan, i, job.round, state, download.of(i))) for i, state in states.items())
+        outcomes = ((i, train(plan, i, round, state, download.of(i))) for i, state in states.items())
     done = []
     for index, outcome in outcomes:
         upload = outcome.upload
@@ -235,25 +252,11 @@ def do_train(plan: Plan, chunk: int, job: Job, slab: Arena, outbox: Arena, share
     return done
 
 
-def unpacked(plan: Plan, job: Job, slab: Arena, shared: Slots) -> tuple[dict[int, Slots | None], Download]:
-    """The slots and downloads of a job's clients."""
-
-    def read(layout: Layout) -> Slots:
-        return arranged(slab.read(layout), plan.device)
-
-    states = {i: None if state is None else read(state) for i, state, _ in job.clients}
-    return states, Download(shared, {i: read(each) for i, _, each in job.clients})
-
-
-def do_evaluate(plan: Plan, job: Job, slab: Arena, shared: Slots) -> list[Any]:
-    """Evaluate a group of clients."""
-    states, download = unpacked(plan, job, slab, shared)
-    return evaluate_group(plan, job.round, states, download, job.unseen)
-
-
-def arranged(slots: Slots, device: str) -> Slots:
-    """Slots on a device, on the CPU in place; convolution kernels in the memory format that is fastest."""
-    return {slot: tree.map(channels_last, leaves) for slot, leaves in tree.to_device(slots, device).items()}
+def read_slots(arena: Arena, layout: Layout, device: str, rearrange: bool) -> Slots:
+    """Slots out of shared memory on a device, on the CPU in place; convolution kernels, if asked, in the memory format
+    that is fastest."""
+    slots = tree.to_device(arena.read(layout), device)
+    return {slot: tree.map(channels_last, leaves) for slot, leaves in slots.items()} if rearrange else slots
 
 
 def follow_parent() -> None:
@@ -267,7 +270,7 @@ def follow_parent() -> None:
             os._exit(1)
 
 
-def portable(error: Exception) -> Exception:
+def make_portable(error: Exception) -> Exception:
     """An exception that survives the way to another process, with its notes."""
     notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
     if isinstance(error, IdiolectError):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ..contract import ClientContext, Method, ServerContext, Slot, Upload
+from ..contract import ClientContext, Method, ServerContext, Slot, Upload, Uploads
 from ..contract.slots import buffers_of, mask_of, private_of, slot_of
 from ..core import tree
 from ..core.sums import Sums
@@ -41,7 +41,7 @@ def first_server(ctx: ServerContext) -> Slots:
     return server
 
 
-def aggregate(ctx: ServerContext, server: Slots, uploads: Mapping[int, Upload]) -> Slots:
+def aggregate(ctx: ServerContext, server: Slots, uploads: Uploads) -> Slots:
     """The server's slots after a round, by the method's `aggregate`."""
     method = ctx.method
     summands = {i: method.summand(ctx, server, upload) for i, upload in uploads.items()}
@@ -58,7 +58,7 @@ def restrict(upload: Upload, names: tuple[str, ...]) -> Upload:
 class UploadSums(Mapping[str, Sums]):
     """Sums over uploads by the server's slot names, each computed when it is first looked at."""
 
-    def __init__(self, ctx: ServerContext, uploads: Mapping[int, Upload]) -> None:
+    def __init__(self, ctx: ServerContext, uploads: Uploads) -> None:
         self._ctx, self._uploads = ctx, uploads
         self._known: dict[str, Sums] = {}
         self._senders: dict[str, tuple[str, Slot, list[int]]] = {}
@@ -80,11 +80,12 @@ class UploadSums(Mapping[str, Sums]):
             self._known[key] = Sums.of(sent, slot.missing)
         return self._known[key]
 
-    def _weights(self, slot: Slot, uploads: Mapping[int, Upload]) -> Sequence[float | Tensor]:
-        if slot.weigh == "run":
-            return self._ctx.weights(uploads)
-        if slot.weigh == "uniform":
+    def _weights(self, slot: Slot, uploads: Uploads) -> Sequence[float | Tensor]:
+        by_run = slot.weigh == "run"
+        if slot.weigh == "uniform" or (by_run and self._ctx.training.weighting == "uniform"):
             return [1.0] * len(uploads)
+        if by_run:
+            return [float(upload.weight) for upload in uploads.values()]
         where, leaf = slot.weigh.split("/")
         return [upload.slots[where][leaf] for upload in uploads.values()]
 
@@ -119,11 +120,24 @@ def gather(ctx: ClientContext, state: Slots, download: Slots, training: bool = T
         elif slot.home == "round":
             work |= first_value(ctx, name, slot) if training else {}
         elif slot.holds == "model" and (slot.down or private_of(name) in state):
-            own = state.get(private_of(name), {})
+            private = state.get(private_of(name), {})
             for part, names in zip(parts_of(name, slot), (ctx.initial["params"], ctx.initial["buffers"]), strict=True):
-                got = download.get(part, {})
-                work[part] = {n: own[n] if n in own else got[n] for n in names if n in own or n in got}
-    return work
+                received = download.get(part, {})
+                known = {**received, **private}
+                work[part] = {n: known[n] for n in names if n in known}
+    return work | kept_optimizer(ctx, state) if training else work
+
+
+def kept_optimizer(ctx: ClientContext, slots: Slots) -> Slots:
+    """The optimiser's state among some slots, if the run keeps it from round to round."""
+    return {name: slots[name] for name in slots if ":" in name and ctx.training.optimizer_state == "keep"}
+
+
+def finish(ctx: ClientContext, state: Slots, work: Slots) -> tuple[Slots, Upload, Slots]:
+    """The client's slots after a round, what it sends, and the working slots after the method's `finish`."""
+    finished = ctx.method.finish(ctx, work)
+    after, upload = keep_and_send(ctx, state, finished)
+    return after | kept_optimizer(ctx, work), upload, finished
 
 
 def keep_and_send(ctx: ClientContext, state: Slots, work: Slots) -> tuple[Slots, Upload]:
@@ -137,8 +151,8 @@ def keep_and_send(ctx: ClientContext, state: Slots, work: Slots) -> tuple[Slots,
         if slot.home == "client":
             after |= {part: work[part] for part in parts}
         elif slot.home == "server" and slot.holds == "model" and private:
-            own = tree.pick({n: leaf for part in parts for n, leaf in work[part].items()}, private)
-            after |= {private_of(name): {**state.get(private_of(name), {}), **own}} if own else {}
+            updated = tree.pick({n: leaf for part in parts for n, leaf in work[part].items()}, private)
+            after |= {private_of(name): {**state.get(private_of(name), {}), **updated}} if updated else {}
         if slot.up:
             part_sent = {part: _without(private, slot, work[part]) for part in parts}
             if slot.holds != "other" and not any(part_sent.values()):

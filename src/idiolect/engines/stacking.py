@@ -1,17 +1,19 @@
 """Many clients at once: their slots stacked along a first axis, and the method's code, written for one client, traced
-once for all of them with `torch.func.vmap`. Equal to `client.train` one by one, up to rounding."""
+once for all of them with `torch.func.vmap`. Equal to `client_round.train` one by one, up to rounding."""
 
 from __future__ import annotations
 
 import math
+import textwrap
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..contract import Method
 from ..contract.context import ClientContext
@@ -19,34 +21,24 @@ from ..contract.gradients import Autograd, Grad, LossFn
 from ..contract.messages import Download, Upload
 from ..contract.phase import Phase
 from ..core import tree
-from ..core.randomness import generator
 from ..core.tree import Slots, Tree
-from ..kernels import Dense, dense_of
+from ..kernels import Dense, find_dense
 from ..task.optimizers import SGD
 from ..task.task import Batch, Scored
 from .client_round import Outcome, score_after_training, train
-from .phases import Passes, batches, count_passes, draw_order, fresh_optimizer
-from .plan import Part, Plan, join_parts
-from .slots import first_client, gather, keep_and_send
+from .effort import NO_EFFORT, read_effort
+from .feeding import Feeder, Member, Run, schedule
+from .phases import fresh_optimizer
+from .plan import Plan
+from .slots import finish, first_client, gather, kept_optimizer
 
 States = Mapping[int, Slots | None]
-# Steps that are gathered and traced at once: enough to pay for the tracing, few enough to stay in the cache.
-RUN = 16
-_NO_RULE = (nn.RNNBase, nn.RNNCellBase)
-_RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
-def why_not_stackable(plan: Plan) -> str:
-    """Why a plan's clients cannot be traced at once; an empty string if they can."""
-    if plan.method.refuses.stacking:
-        return f"{plan.method.name}: {plan.method.refuses.stacking}"
-    nets = [*(task.net for task in plan.tasks), *plan.nets.values()]
-    for each in (module for net in nets for module in net.module.modules()):
-        if isinstance(each, _NO_RULE):
-            return f"the model has a {type(each).__name__}, for which PyTorch has no rule to trace it for many clients"
-        if isinstance(each, _RANDOM):
-            return f"the model has a {type(each).__name__}, whose random numbers would differ from the reference's"
-    return ""
+def load_transforms() -> None:
+    """Differentiate once within `torch.func`, for which PyTorch imports its compiler: two seconds, which workers that
+    are forked afterwards need not spend."""
+    torch.func.grad(torch.sum)(torch.zeros(1))
 
 
 class Functional(Autograd):
@@ -71,45 +63,69 @@ class Functional(Autograd):
             return super().of_task(ctx, slot, params, buffers, batch)
         return self.dense.grad(slot, params, batch, ctx.phase.part)
 
+    def hessian_product(self, loss: Callable[[Tree], Tensor], leaves: Tree, vector: Tree) -> Tree:
+        """The same by `torch.func.grad` twice; of a small dense network, too, whose matrix products have no second
+        derivative."""
 
-@dataclass
-class Member:
-    """One client of a stack: its context, slots and the number of samples it has."""
+        def slope(at: Tree) -> Tensor:
+            return tree.dot(torch.func.grad(loss)(at), vector)
 
-    index: int
-    ctx: ClientContext
-    state: Slots
-    newcomer: bool
-    samples: int
+        return torch.func.grad(slope)(leaves)  # type: ignore[no-any-return]
 
 
 def train_stack(
     plan: Plan, round: int, states: States, download: Download, chunk: int
 ) -> Iterator[tuple[int, Outcome]]:
     """Run the clients' parts of a round, `chunk` of them at once where their shapes allow it."""
-    for members in grouped(plan, round, states, download):
+    for members in group_clients(plan, round, states, download):
         idle = [
-            each for each in members if not any(p.steps for phase, p in schedule(plan, each).items() if phase.slots)
+            member
+            for member in members
+            if not any(p.steps for phase, p in schedule(plan, member).items() if phase.slots)
         ]
-        yield from ((each.index, Outcome(each.state, None)) for each in idle)
-        busy = sorted((each for each in members if each not in idle), key=lambda each: (-each.samples, each.index))
+        yield from ((member.index, Outcome(member.state, None)) for member in idle)
+        busy = sorted(
+            (member for member in members if member not in idle), key=lambda member: (-member.samples, member.index)
+        )
         for at in range(0, len(busy), chunk):
             part = busy[at : at + chunk]
-            if len(part) > 1:
-                yield from Stack(plan, part, download).run()
-            else:  # one alone is faster without a stack
-                index = part[0].index
-                yield index, train(plan, index, round, states[index], download.of(index))
+            problem = ""
+            if len(part) > 1:  # one alone is faster without a stack
+                try:
+                    yield from list(Stack(plan, part, download).run())
+                    continue
+                except Exception as error:  # if it is not the stack's, it comes again, with the client's name
+                    problem = explain(error)
+            for index in (member.index for member in part):
+                outcome = train(plan, index, round, states[index], download.of(index))
+                yield index, replace(outcome, unstacked=problem)
 
 
-def grouped(plan: Plan, round: int, states: States, download: Download) -> list[list[Member]]:
+def ignore_slow_operations() -> None:
+    """Let PyTorch not warn of operations that it carries out client by client: what is slow, `auto` measures."""
+    warnings.filterwarnings("ignore", message="There is a performance drop")
+
+
+def explain(error: Exception) -> str:
+    """Why clients cannot be traced at once, in one line.
+
+    >>> explain(RuntimeError("vmap: called random operation while in randomness error mode"))
+    "it draws random numbers, which would differ from the reference's"
+    """
+    text = str(error).strip()
+    if "called random operation" in text:
+        return "it draws random numbers, which would differ from the reference's"
+    if ".item()" in text or "data-dependent" in text:
+        return "it looks at the values of tensors, by .item() or an if"
+    reason = textwrap.shorten(text.partition("\n")[0], 160) or type(error).__name__
+    return f"PyTorch cannot trace them at once: {reason}"
+
+
+def group_clients(plan: Plan, round: int, states: States, download: Download) -> list[list[Member]]:
     """Clients whose slots have the same shapes and whose schedules are the same.
 
     Where a batch's statistics matter, padding would change them: then only clients of equal size go together.
     """
-    nets = [*(task.net for task in plan.tasks), *plan.nets.values()]
-    norm = any(isinstance(each, nn.modules.batchnorm._BatchNorm) for net in nets for each in net.module.modules())
-    exact = norm or plan.method.needs.min_batch > 1 or not all(task.per_sample for task in plan.tasks)
     groups: dict[Hashable, list[Member]] = {}
     for index in sorted(states):
         state = states[index]
@@ -121,8 +137,9 @@ def grouped(plan: Plan, round: int, states: States, download: Download) -> list[
             ctx.variant,
             ctx.newcomer,
             tuple(plan.method.phases(ctx)),
-            exact and samples,
+            plan.mixes_samples and samples,
             _shape(download.each.get(index, {})),
+            _shape(kept_optimizer(ctx, slots)),
         )
         groups.setdefault(key, []).append(Member(index, ctx, slots, state is None, samples))
     return list(groups.values())
@@ -132,62 +149,74 @@ def _shape(slots: Slots) -> Hashable:
     return tuple((s, n, tuple(leaf.shape)) for s, leaves in slots.items() for n, leaf in leaves.items())
 
 
-def schedule(plan: Plan, member: Member) -> dict[Phase, Passes]:
-    """How one client passes over each phase's data."""
-    phases = plan.method.phases(member.ctx)
-    return {phase: count_passes(plan, phase, member.ctx.task, _length(plan, member, phase)) for phase in phases}
-
-
-def _length(plan: Plan, member: Member, phase: Phase) -> int:
-    return member.samples if phase.data == "train" else plan.part(member.index, phase.data).size
-
-
 class Stack:
     """Some clients of one shape going through a round together."""
 
     def __init__(self, plan: Plan, members: Sequence[Member], download: Download) -> None:
         self.plan, self.members = plan, members
-        self.dense = dense_of(members[0].ctx.task)
+        self.dense = find_dense(members[0].ctx.task)
         self.ctx = replace(members[0].ctx, gradients=Functional(self.dense))
         self.shared = download.shared
-        self.each = stacked([download.each.get(m.index, {}) for m in members])
-        self.state = stacked([m.state for m in members])
+        self.per_client = stack_slots([download.each.get(m.index, {}) for m in members])
+        self.state = stack_slots([m.state for m in members])
         self.samples = torch.stack([m.ctx.samples for m in members])
         self.class_counts = torch.stack([m.ctx.class_counts for m in members])
+        self.steps, self.efforts = [0] * len(members), [NO_EFFORT] * len(members)
 
     def run(self) -> Iterator[tuple[int, Outcome]]:
         """Prepare, all phases, finish; then one outcome per client."""
-        steps = [0] * len(self.members)
-        work = self.trace(self._prepare)(self.state, self.each)
+        work = self._train(Feeder.runs)
+        with self._counted(range(len(self.members))):
+            after, slots, masks, finished = self.trace(self._finish)(self.state, work)
+        samples = work["log"]["samples"]
+        loss = work["log"]["loss"] / samples
+        for row, member in enumerate(self.members):
+            upload = Upload(take_row(slots, row), take_row(masks, row))
+            scores = score_after_training(self.plan, member.ctx, take_row(finished, row))
+            counts = (float(loss[row]), self.steps[row], int(samples[row]))
+            yield member.index, Outcome(take_row(after, row), upload, *counts, scores, self.efforts[row])
+
+    def try_out(self) -> None:
+        """Prepare, one step of each phase, finish; nothing is kept of it."""
+        self.trace(self._finish)(self.state, self._train(Feeder.first_step))
+
+    def _train(self, feed: Callable[[Feeder], Iterator[Run]]) -> Slots:
+        """Prepare and all phases: the working slots after them."""
+        everybody = range(len(self.members))
+        with self._counted(everybody):
+            work: Slots = self.trace(self._prepare)(self.state, self.per_client)
         zero = torch.zeros(len(self.members), device=self.plan.device)
         work["log"] = {"loss": zero, "samples": zero}
         for phase in self.plan.method.phases(self.ctx):
             ctx = replace(self.ctx, phase=phase)
-            work = self.trace(self._before, ctx)(work)
+            with self._counted(everybody):
+                work = self.trace(self._before, ctx)(work)
             plain = self.dense if is_plain(self.plan, phase) else None
             if plain is not None:
-                work = {**work, "params": owned(work["params"]), "log": owned(work["log"])}
-            for run in Feeder(self, phase).runs():
-                if plain is not None:  # the largest clients come first, so that rows are always the first ones
-                    plain.steps_(work["params"], work["log"], Batch(*run.drawn[0]), phase.part, ctx.lr)
-                else:
-                    steps_of_run = self.trace(partial(self._steps, run), ctx, run.rows, 1)
-                    work = merged(work, steps_of_run(sliced(work, run.rows), run.drawn, run.noise), run.rows)
-                for row in run.rows if phase.slots else ():
-                    steps[row] += run.steps
-        after, slots, masks, finished = self.trace(self._finish)(self.state, work)
-        samples = work["log"]["samples"]
-        loss = work["log"]["loss"] / samples
-        for row, member in enumerate(self.members):
-            upload = Upload(taken(slots, row), taken(masks, row))
-            scores = score_after_training(self.plan, member.ctx, taken(finished, row))
-            yield (
-                member.index,
-                Outcome(taken(after, row), upload, float(loss[row]), steps[row], int(samples[row]), scores),
-            )
+                work = {**work, "params": copy_leaves(work["params"]), "log": copy_leaves(work["log"])}
+            for run in feed(Feeder(self.plan, self.members, phase)):
+                with self._counted(run.rows, run.steps if phase.slots else 0):
+                    if plain is not None:  # the largest clients come first, so that rows are always the first ones
+                        plain.steps_(work["params"], work["log"], Batch(*run.drawn[0]), phase.part, ctx.lr)
+                        ctx.gradients.count(taken=run.steps, passes=0)
+                    else:
+                        steps_of_run = self.trace(partial(self._steps, run), ctx, run.rows, 1)
+                        after = steps_of_run(slice_rows(work, run.rows), run.drawn, run.noise)
+                        work = merge_rows(work, after, run.rows)
+        return work
 
-    def _prepare(self, ctx: ClientContext, state: Slots, each: Slots) -> Slots:
-        return self.plan.method.prepare(ctx, gather(ctx, state, {**self.shared, **each}))
+    @contextmanager
+    def _counted(self, rows: Sequence[int], steps: int = 0) -> Iterator[None]:
+        """Count what is done here for some clients, each of them."""
+        before = read_effort(self.ctx)
+        yield
+        effort = read_effort(self.ctx).since(before)
+        for row in rows:
+            self.steps[row] += steps
+            self.efforts[row] = self.efforts[row].plus(effort)
+
+    def _prepare(self, ctx: ClientContext, state: Slots, per_client: Slots) -> Slots:
+        return self.plan.method.prepare(ctx, gather(ctx, state, {**self.shared, **per_client}))
 
     def _before(self, ctx: ClientContext, work: Slots) -> Slots:
         if ctx.phase.before is not None:
@@ -197,15 +226,14 @@ class Stack:
     def _steps(self, run: Run, ctx: ClientContext, work: Slots, drawn: Any, noise: Tree) -> Slots:
         for step in range(run.steps):
             noise_now = {name: leaf[step] for name, leaf in noise.items()}
-            here = replace(ctx, epoch=run.epoch, step=run.first + step, noise=noise_now)
+            step_ctx = replace(ctx, epoch=run.epoch, step=run.first + step, noise=noise_now)
             batch = [Batch(*(leaf[step] for leaf in leaves)) for leaves in drawn]
-            work = ctx.phase.step(here, work, batch[0] if len(batch) == 1 else tuple(batch))
+            work = ctx.phase.step(step_ctx, work, batch[0] if len(batch) == 1 else tuple(batch))
         return work
 
     def _finish(self, ctx: ClientContext, state: Slots, work: Slots) -> tuple[Slots, Slots, Slots, Slots]:
-        work = self.plan.method.finish(ctx, work)
-        after, upload = keep_and_send(ctx, state, work)
-        return after, upload.slots, upload.masks, work if self.plan.after_local else {}
+        after, upload, finished = finish(ctx, state, work)
+        return after, upload.slots, upload.masks, finished if self.plan.after_local else {}
 
     def trace(
         self,
@@ -216,134 +244,23 @@ class Stack:
     ) -> Callable[..., Any]:
         """`function(ctx, slots, ...)` of one client, for all clients (or some rows of them) at once; what follows the
         slots has clients on `axis`."""
-        here = self.ctx if ctx is None else ctx
+        context = self.ctx if ctx is None else ctx
         samples, counts = (leaf if rows is None else _rows(leaf, rows) for leaf in (self.samples, self.class_counts))
 
         def one(samples: Tensor, class_counts: Tensor, *args: Any) -> Any:
-            return function(replace(here, samples=samples, class_counts=class_counts), *args)
+            return function(replace(context, samples=samples, class_counts=class_counts), *args)
 
         return lambda slots, *rest: torch.func.vmap(one, (0, 0, 0, *(axis for _ in rest)))(
             samples, counts, slots, *rest
         )
 
 
-class Run(NamedTuple):
-    """Steps that the same clients take one after another: per draw inputs, targets and weights, and noise, each
-    [steps, clients, ...]."""
-
-    rows: list[int]
-    epoch: int
-    first: int
-    steps: int
-    drawn: list[tuple[Tensor, ...]]
-    noise: Tree
-
-
-class Feeder:
-    """The batches of a phase for a stack of clients, short ones padded with samples of weight zero."""
-
-    def __init__(self, stack: Stack, phase: Phase) -> None:
-        self.stack, self.plan, self.phase, self.ctx = stack, stack.plan, phase, stack.ctx
-        self.passes = [schedule(stack.plan, member)[phase] for member in stack.members]
-
-    def runs(self) -> Iterator[Run]:
-        """All steps of the phase, in runs during which the clients and the width of their batches stay the same."""
-        if self.phase.steps is not None:
-            yield from self._counted()
-            return
-        epochs = self.plan.training.epochs if self.phase.epochs is None else self.phase.epochs
-        size, longest = self.passes[0].size, max(p.samples for p in self.passes)
-        per_epoch = [p.per_epoch for p in self.passes]
-        full = min(longest // size, max(per_epoch))  # the step after these is narrower
-        ends = sorted({*per_epoch, full, *range(RUN, full, RUN)} - {0})
-        for epoch in range(epochs):
-            orders = [self._orders(draw, epoch) for draw in range(self.phase.draws)]
-            noise = self._noise(epoch)
-            for first, end in pairwise([0, *ends]):
-                rows = [row for row, steps in enumerate(per_epoch) if steps >= end]
-                places = slice(first * size, min(end * size, longest))
-                drawn = [self._gather([parts[row] for row in rows], places, end - first) for parts in orders]
-                yield Run(rows, epoch, first, end - first, drawn, noise(rows, range(first, end)))
-
-    def _orders(self, draw: int, epoch: int) -> list[Part]:
-        """Each client's samples in the order of one pass."""
-        parts = []
-        for member, each in zip(self.stack.members, self.passes, strict=True):
-            part = self.plan.part(member.index, self.phase.data)
-            chosen = draw_order(replace(member.ctx, phase=self.phase), part.size, each.samples, draw, epoch)
-            parts.append(part._replace(positions=part.positions[chosen]))
-        return parts
-
-    def _gather(self, parts: Sequence[Part], places: slice, steps: int) -> tuple[Tensor, ...]:
-        """Inputs, targets and weights of some steps, each [steps, clients, batch, ...], so that the batches of a step
-        lie side by side."""
-        width = (places.stop - places.start) // steps
-        filled = [_filled(part.positions[places], width * steps) for part in parts]
-        cuts = torch.stack(filled).view(len(parts), steps, width).transpose(0, 1).flatten(0, 1)
-        x, y = join_parts([part._replace(positions=cut) for part, cut in zip([*parts] * steps, cuts, strict=True)])
-        ends = torch.tensor([part.size for part in parts], device=self.plan.device).view(-1, 1)
-        at = torch.arange(places.start, places.stop, device=self.plan.device).view(steps, 1, width)
-        return *(leaf.view(steps, len(parts), width, *leaf.shape[1:]) for leaf in (x, y)), (at < ends).float()
-
-    def _noise(self, epoch: int) -> Callable[[list[int], range], Tree]:
-        if not self.phase.noise:
-            return lambda rows, steps: {}
-        size, longest = self.passes[0].size, max(p.samples for p in self.passes)
-        generators = [
-            generator(self.plan.training.seed, f"noise {self.phase.name}", self.ctx.round, m.index, epoch)
-            for m in self.stack.members
-        ]
-
-        def one(row: int, step: int) -> Tree:
-            left, noise = self.passes[row].samples - step * size, Tree()
-            for name, shape in self.phase.noise:
-                real = [min(size, left) if n == -1 else n for n in shape]
-                drawn = torch.from_numpy(generators[row].standard_normal(real, "float32"))
-                noise[name] = torch.zeros([min(size, longest - step * size) if n == -1 else n for n in shape])
-                noise[name][tuple(slice(0, n) for n in real)] = drawn
-            return noise
-
-        def draw(rows: list[int], steps: range) -> Tree:
-            drawn = tree.stack([tree.stack([one(row, step) for row in rows]) for step in steps])
-            return tree.map(lambda leaf: leaf.to(self.plan.device), drawn)
-
-        return draw
-
-    def _counted(self) -> Iterator[Run]:
-        """Phases of a fixed number of steps: clients pass over their data at their own pace."""
-        streams = [batches(self.plan, replace(member.ctx, phase=self.phase), 0) for member in self.stack.members]
-        for step in range(self.phase.steps or 0):
-            found = [next(stream, None) for stream in streams]
-            rows = [row for row, each in enumerate(found) if each is not None]
-            drawn = [batch for _, batch in filter(None, found)]
-            noise = tree.stack([tree.stack([ctx.noise for ctx, _ in filter(None, found)])])
-            given = [each if self.phase.draws > 1 else (each,) for each in drawn]
-            size = max(len(batch.x) for each in given for batch in each)
-            columns = [[_padded(each[draw], size) for each in given] for draw in range(self.phase.draws)]
-            parts = [tuple(torch.stack(leaf)[None] for leaf in zip(*column, strict=True)) for column in columns]
-            yield Run(rows, 0, step, 1, parts, noise)
-
-
-def _padded(batch: Batch, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    weight = torch.cat([batch.weight, batch.weight.new_zeros(size - len(batch.weight))])
-    return _filled(batch.x, size), _filled(batch.y, size), weight
-
-
-def _filled(leaf: Tensor, size: int) -> Tensor:
-    """Rows up to `size`; what is added repeats a real row, which is harmless for any model, and has weight zero."""
-    missing = size - len(leaf)
-    if missing <= 0:
-        return leaf[:size]
-    added = leaf[:1].expand(missing, *leaf.shape[1:]) if len(leaf) else leaf.new_zeros(missing, *leaf.shape[1:])
-    return torch.cat([leaf, added])
-
-
-def stacked(all_slots: Sequence[Slots]) -> Slots:
+def stack_slots(all_slots: Sequence[Slots]) -> Slots:
     """Slots of several clients as one."""
     return {slot: tree.stack([slots[slot] for slots in all_slots]) for slot in all_slots[0]}
 
 
-def sliced(slots: Slots, rows: list[int]) -> Slots:
+def slice_rows(slots: Slots, rows: list[int]) -> Slots:
     """Some rows of stacked slots."""
     return {slot: tree.map(lambda leaf: _rows(leaf, rows), leaves) for slot, leaves in slots.items()}
 
@@ -352,7 +269,7 @@ def _rows(leaf: Tensor, rows: list[int]) -> Tensor:
     return leaf if len(rows) == len(leaf) else leaf[rows]
 
 
-def merged(before: Slots, after: Slots, rows: list[int]) -> Slots:
+def merge_rows(before: Slots, after: Slots, rows: list[int]) -> Slots:
     """Stacked slots of which some rows have changed."""
 
     def put(new: Tensor, old: Tensor) -> Tensor:
@@ -361,12 +278,12 @@ def merged(before: Slots, after: Slots, rows: list[int]) -> Slots:
     return {slot: tree.map(put, leaves, before[slot]) for slot, leaves in after.items()}
 
 
-def owned(leaves: Tree) -> Tree:
+def copy_leaves(leaves: Tree) -> Tree:
     """A copy whose leaves may be changed in place."""
     return tree.map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), leaves)
 
 
-def taken(slots: Slots, row: int) -> Slots:
+def take_row(slots: Slots, row: int) -> Slots:
     """One client's slots out of a stack."""
     return {slot: {n: leaf[row] for n, leaf in leaves.items()} for slot, leaves in slots.items()}
 

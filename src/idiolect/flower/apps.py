@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InputError, MissingExtraError
+from ..core.errors import IdiolectError, InputError, MissingExtraError
+from ..core.trust import remember_code
 from ..runs.export import export
 from .client import ClientService, report_problems
-from .folders import client_folder, lock_folder, server_folder
+from .exposure import require_closed
+from .folders import client_folder, lock_server, server_folder
 from .messages import Message
 from .personal import load_personal_model
 from .project import Project
@@ -72,9 +74,14 @@ def server_app(project: Project) -> ServerApp:
     def main(grid: Grid, context: flwr.app.Context) -> None:
         config, deployment = read_settings(context.run_config)
         folder = server_folder(deployment)
-        with lock_folder(folder, LOCK_TIMEOUT):
+        with lock_server(folder, LOCK_TIMEOUT):
             configure_logging(folder / "log.txt")
-            serve(GridTransport(grid, deployment.timeout), project, config, deployment, folder).store.close()
+            try:
+                require_closed(grid, deployment.open)
+                serve(GridTransport(grid, deployment.timeout), project, config, deployment, folder).store.close()
+            except IdiolectError as error:
+                log.error("%s", error)
+                raise
 
     return app
 
@@ -91,6 +98,7 @@ def handle_request(project: Project, request: Message, index: int, context: flwr
     own_folder = context.node_config.get("folder")
     folder = client_folder(deployment, index) if own_folder is None else Path(str(own_folder)) / deployment.federation
     plan = project.build_plan(config, project.load_federation(config, deployment, index))
+    remember_code(config.as_dict().values())
     service = ClientService(plan, index, folder, {"settings": dict(context.run_config), "own": project != Project()})
     try:
         reply = service.handle(request)

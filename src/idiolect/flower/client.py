@@ -19,13 +19,13 @@ from ..core import codec
 from ..core.errors import IdiolectError, InputError
 from ..core.tree import Slots
 from ..engines import Plan
-from ..engines.client_evaluation import evaluate
+from ..engines.client_evaluation import evaluate, evaluate_global
 from ..engines.client_round import train
 from ..engines.slots import first_client, gather
 from ..runs.setup import weights_hash
 from ..runs.store import Row, Store
-from .folders import BEFORE_ALL_ROUNDS, MODEL_FILE, STATE_FILE, write_facts
-from .messages import Message, Value, write_scores
+from .folders import BEFORE_ALL_ROUNDS, MODEL_FILE, STATE_FILE, make_private, write_facts
+from .messages import Message, Value, sign, write_scores
 from .project import describe_data
 
 log = logging.getLogger("idiolect")
@@ -46,8 +46,9 @@ class ClientService:
         self, plan: Plan, index: int, folder: Path | None = None, notes: Mapping[str, Any] | None = None
     ) -> None:
         self.plan, self.index, self.notes = plan, index, dict(notes or {})
+        self.folder = folder
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder)
         self.states, self.models = (Store(folder and folder / name) for name in (STATE_FILE, MODEL_FILE))
 
     def handle(self, request: Message) -> Message:
@@ -65,32 +66,43 @@ class ClientService:
         """Close the files."""
         self.states.close()
         self.models.close()
+        if self.folder is not None:
+            make_private(self.folder)
 
-    def hello(self, request: Message) -> Message:
-        """Say who this client is. The key proves, after a restart, that it is still the same client."""
+    @property
+    def key(self) -> str:
+        """The secret of this client's folder: it signs replies, and proves after a restart who replies."""
         if (key := self.states.fact("key")) is None:
             key = secrets.token_hex(16)
             write_facts(self.states, {"key": key})
+        return str(key)
+
+    def hello(self, request: Message) -> Message:
+        """Say who this client is, and how many samples it has."""
         client = self.plan.data.clients[self.index]
         fields: dict[str, Value] = {
             "name": client.name,
             "samples": len(client),
+            "val": len(client.val),
+            "test": len(client.test),
             "data": describe_data(self.plan.data, self.index),
             "weights": weights_hash(self.plan),
-            "key": key,
+            "key": self.key,
         }
         return self._reply(request, fields)
 
     def train(self, request: Message) -> Message:
         """Train in a round, and send the upload."""
-        round, state = request.get("round", int), self._load_state(request)
-        outcome = train(self.plan, self.index, round, state, request.slots()[0])
+        round, (state, state_round) = request.get("round", int), self._load_state(request)
+        outcome = train(self.plan, self.index, round, state, request.download())
         fields: dict[str, Value] = {
             "loss": outcome.loss,
             "steps": outcome.steps,
             "samples": outcome.samples,
+            "gradients": outcome.effort.gradients,
+            "passes": outcome.effort.passes,
             "scores": write_scores(outcome.scores),
-            "fresh": state is None,
+            "state": state_round,
         }
         if outcome.upload is None:
             return self._reply(request, fields)
@@ -100,37 +112,49 @@ class ClientService:
 
     def evaluate(self, request: Message) -> Message:
         """Evaluate the personal model and send its scores; the model is stored here."""
-        round, state, unseen = request.get("round", int), self._load_state(request), request.get("unseen", bool)
-        download = request.slots()[0]
+        round, unseen, download = request.get("round", int), request.get("unseen", bool), request.download()
+        state, state_round = self._load_state(request)
         scores = evaluate(self.plan, self.index, round, state, download, unseen)
+        scores += evaluate_global(self.plan, [self.index], round, request.decode("shared"))[self.index]
         ctx = self.plan.context(self.index, round, newcomer=state is None)
         work = gather(ctx, first_client(ctx) if state is None else state, download, training=False)
-        view = self.plan.method.personal_model(ctx, work)
+        personal = self.plan.method.personal_model(ctx, work)
         cohort = "unseen" if unseen else "seen"
         rows: list[Row] = [(round, self.index, cohort, s.point, s.split, s.metric, s.value, s.samples) for s in scores]
         selected = request.fields.get("selected", BEFORE_ALL_ROUNDS)
         facts = {"client": self.index, "unseen": unseen, "last": round, "selected": selected}
-        self.models.commit(round, {}, {self.index: view}, rows, facts | self.notes)
-        return self._reply(request, {"scores": write_scores(scores)})
+        self.models.commit(round, {}, {self.index: personal}, rows, facts | self.notes)
+        return self._reply(request, {"scores": write_scores(scores), "state": state_round})
 
     def finish(self, request: Message) -> Message:
         """The run is complete: store which round's model is the one to use."""
         write_facts(self.models, {"selected": request.get("selected", int), "complete": True})
         return self._reply(request, {})
 
-    def _load_state(self, request: Message) -> Slots | None:
-        """This client's state after the round that was accepted last; None for a newcomer."""
+    def _load_state(self, request: Message) -> tuple[Slots | None, int]:
+        """This client's state after the round that was accepted last, and the round that it is of; None for a newcomer.
+        A folder that was lost or restored has none, or an older one: the server is told, and decides."""
         if "accepted" not in request.fields:
-            return None
-        state = self.states.clients([self.index], request.get("accepted", int))[self.index]
-        if state is None:
+            return None, BEFORE_ALL_ROUNDS
+        accepted = request.get("accepted", int)
+        state, known = (
+            self.states.clients([self.index], accepted)[self.index],
+            self.states.round_of(self.index, accepted),
+        )
+        if state is None or known is None:
             log.warning("client %d has no state of the rounds it took part in, so it starts anew", self.index)
-        return state
+            return None, BEFORE_ALL_ROUNDS
+        if known < accepted:
+            log.warning(
+                "client %d has its state of round %d, but round %d was accepted last: was its folder restored from a "
+                "backup?", self.index, known + 1, accepted + 1,
+            )  # fmt: skip
+        return state, known
 
     def _reply(self, request: Message, fields: Mapping[str, Value], upload: bytes | None = None) -> Message:
-        repeated = {name: request.fields[name] for name in ("kind", "round") if name in request.fields}
+        repeated = {name: request.fields[name] for name in ("kind", "round", "nonce") if name in request.fields}
         payloads = {} if upload is None else {"upload": upload}
-        return Message({"client": self.index, **repeated, **fields}, payloads)
+        return sign(Message({"client": self.index, **repeated, **fields}, payloads), self.key)
 
 
 def report_problems(handle: Callable[[Message], Message], request: Message, index: int) -> Message:

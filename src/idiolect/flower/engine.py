@@ -4,26 +4,29 @@ stay with them; the server stores receipts instead, which say in which round a c
 from __future__ import annotations
 
 import logging
+import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
-from ..contract import Download, Upload
+from ..contract import Download
 from ..core import codec
-from ..core.errors import IdiolectError
+from ..core.errors import IdiolectError, InputError
 from ..core.tree import Slots
 from ..engines import Plan
-from ..engines.client_evaluation import Score
 from ..engines.client_round import Outcome
-from ..engines.loop import States
+from ..engines.loop import Fetch, Outcomes, Scores, States
 from ..runs.store import Store
+from .folders import BEFORE_ALL_ROUNDS
 from .membership import Membership
-from .messages import Message, Value
+from .messages import Message, Value, is_signed
 from .project import PLACEHOLDER_SAMPLES, describe_data, make_placeholders
+from .reports import ScoreValidator, count_steps, read_effort, read_training
 from .settings import Deployment
-from .validation import UploadValidator, check_reply, log_refusal, one_line, read_scores, read_training
+from .validation import UploadValidator, check_reply, one_line, refuse_errors, require_success
 
 log = logging.getLogger("idiolect")
 
@@ -40,25 +43,34 @@ class FlowerEngine:
 
     def __init__(self, plan: Plan, membership: Membership, store: Store, deployment: Deployment) -> None:
         self.plan, self.membership, self.store, self.deployment = plan, membership, store, deployment
+        self.refusals = Counter[int]()
+        self._samples, self._sized = dict[int, int](), plan
         data = plan.data
         blank = make_placeholders(describe_data(data, 0), len(data), data.unseen, {}, public=data.public)
         self._blank_plan = replace(
             plan, data=blank, training=replace(plan.training, epochs=1, batch_size=PLACEHOLDER_SAMPLES)
         )
 
-    def train(self, round: int, states: States, download: Download) -> Iterator[tuple[int, Outcome]]:
+    def train(self, round: int, states: States, download: Download) -> Outcomes:
         """Ask clients to train until enough have replied."""
-        needed, done = self.deployment.needed(len(states)), set[int]()
+        needed, done = self.deployment.count_needed(len(states)), set[int]()
         payloads_of = encode_download(download)
-        validator = UploadValidator(self._blank_plan, round, download)
+        points = ("after_local",) if self.plan.after_local and round >= 0 else ()
+        uploads = UploadValidator(self._blank_plan, round, download)
+        scores = ScoreValidator(self._blank_plan, round, download, points)
         for attempt in range(self.deployment.attempts):
             left = [index for index in states if index not in done]
             nodes = self.membership.wait_for(left, max(1, needed - len(done)), seconds=0.0)
             requests = {i: self._request("train", round, i, states[i], payloads_of(i)) for i in nodes}
             for index, reply in self._exchange(round, nodes, requests):
-                with log_refusal(round, index):
-                    yield index, self._read_outcome(round, index, states[index], reply, validator)
+                try:
+                    with refuse_errors():
+                        outcome = self._read_outcome(round, index, states[index], reply, uploads, scores)
                     done.add(index)
+                except InputError as error:
+                    self._refuse(round, index, error)
+                    outcome = Outcome(states[index] or {}, None, refused=one_line(str(error)))
+                yield index, outcome
             if absent := [index for index in states if index not in done]:
                 log.warning("round %d: no update from %s", round + 1, name_clients(absent))
             if len(done) >= needed:
@@ -70,25 +82,26 @@ class FlowerEngine:
             f"before it are saved, so look at the clients' logs and run the app again"
         )
 
-    def evaluate(
-        self,
-        round: int,
-        ids: Sequence[int],
-        states: Callable[[Sequence[int]], States],
-        download: Download,
-        unseen: bool,
-    ) -> Iterator[tuple[int, list[Score]]]:
+    def evaluate(self, round: int, ids: Sequence[int], states: Fetch, download: Download, unseen: bool) -> Scores:
         """Ask the connected clients for their scores."""
         if not ids:
             return
         nodes = {index: node for index, node in self.membership.refresh().items() if index in ids}
         receipts, payloads_of = states(sorted(nodes)), encode_download(download)
         requests = {i: self._request("evaluate", round, i, receipts[i], payloads_of(i), unseen=unseen) for i in nodes}
-        done = set[int]()
+        common = self.plan.method.global_model(self.plan.server(round), download.shared)
+        points = ("personal", "adapted", *(("global",) if self.plan.eval_global and common is not None else ()))
+        validator, done = ScoreValidator(self._blank_plan, round, download, points), set[int]()
         for index, reply in self._exchange(round, nodes, requests):
-            with log_refusal(round, index):
-                yield index, read_scores(reply)
-                done.add(index)
+            try:
+                with refuse_errors():
+                    self._check_state(round, index, receipts[index], require_success(reply))
+                    scores = validator.read(index, require_success(reply), self.membership.members[index].sizes)
+            except InputError as error:
+                self._refuse(round, index, error)
+                continue
+            yield index, scores
+            done.add(index)
         if absent := set(ids) - done:
             log.warning("round %d: no scores from %s", round + 1, name_clients(absent))
 
@@ -96,9 +109,13 @@ class FlowerEngine:
         """Tell the connected clients that the run is complete, and which round is the selected one."""
         nodes = self.membership.refresh()
         fields: dict[str, Value] = {"kind": "finish", "selected": int(self.store.fact("selected"))}
-        requests = {index: Message({**fields, "client": index}) for index in nodes}
-        informed = [index for index, _ in self._exchange(self.plan.rounds - 1, nodes, requests)]
+        requests = {index: Message({**fields, "client": index, "nonce": secrets.token_hex(8)}) for index in nodes}
+        replies = self._exchange(self.plan.rounds - 1, nodes, requests)
+        informed = [index for index, reply in replies if isinstance(reply, Message)]
         log.info("informed that the run is complete: %s", name_clients(informed) if informed else "no client")
+        if self.refusals:
+            counts = ", ".join(f"{count} of client {index}" for index, count in sorted(self.refusals.items()))
+            log.warning("replies that were refused since this server was started: %s", counts)
 
     def close(self) -> None:
         """Nothing to release."""
@@ -106,7 +123,13 @@ class FlowerEngine:
     def _request(
         self, kind: str, round: int, index: int, receipt: Slots | None, payloads: Mapping[str, bytes], **more: Value
     ) -> Message:
-        fields: dict[str, Value] = {"kind": kind, "client": index, "round": round, **more}
+        fields: dict[str, Value] = {
+            "kind": kind,
+            "client": index,
+            "round": round,
+            "nonce": secrets.token_hex(8),
+            **more,
+        }
         if receipt:
             fields["accepted"] = int(receipt["receipt"]["round"])
         if (selected := self.store.fact("selected")) is not None:
@@ -115,8 +138,9 @@ class FlowerEngine:
 
     def _exchange(
         self, round: int, nodes: Mapping[int, int], requests: Mapping[int, Message]
-    ) -> Iterator[tuple[int, Message]]:
-        """Send requests and yield the replies as they arrive, until all are there or the time is up."""
+    ) -> Iterator[tuple[int, Message | str]]:
+        """Send requests and yield the replies as they arrive, until all are there or the time is up. A reply that does
+        not belong to its request is a text that says why."""
         transport, timeout = self.membership.transport, self.deployment.timeout
         client_at = {node: index for index, node in nodes.items()}
         sent = transport.send({nodes[index]: request for index, request in requests.items()})
@@ -130,8 +154,7 @@ class FlowerEngine:
                 if isinstance(reply, str):
                     log.warning("round %d: client %d did not reply: %s", round + 1, index, one_line(reply))
                     continue
-                with log_refusal(round, index):
-                    yield index, check_reply(requests[index], reply, self.deployment.max_message_mb)
+                yield index, self._check_reply(index, requests[index], reply)
             for message_id, index in list(waiting.items()):
                 if nodes[index] not in connected:
                     log.warning("round %d: client %d disconnected", round + 1, index)
@@ -143,19 +166,59 @@ class FlowerEngine:
         for index in waiting.values():
             log.warning("round %d: client %d did not reply in %g s", round + 1, index, timeout)
 
+    def _check_reply(self, index: int, request: Message, reply: Message) -> Message | str:
+        """The reply, or why it is none. A client that signs with another key, as one that has lost its folder, is asked
+        anew who it is."""
+        member = self.membership.members[index]
+        try:
+            with refuse_errors():
+                return check_reply(request, reply, self.deployment.max_message_mb, member.key)
+        except InputError as error:
+            if "problem" not in reply.fields and not is_signed(reply, member.key):
+                self.membership.forget(index)
+            return str(error)
+
+    def _refuse(self, round: int, index: int, error: InputError) -> None:
+        """Log and count what is wrong with a client's reply."""
+        self.refusals[index] += 1
+        log.warning("round %d: refused the reply of client %d: %s", round + 1, index, one_line(str(error)))
+
     def _read_outcome(
-        self, round: int, index: int, before: Slots | None, reply: Message, validator: UploadValidator
-    ) -> Outcome:
-        loss, steps, samples = read_training(reply)
-        if reply.get("fresh", bool) and before:
+        self, round: int, index: int, receipt: Slots | None, reply: Message | str, uploads: UploadValidator,
+        scores: ScoreValidator,
+    ) -> Outcome:  # fmt: skip
+        reply, member, plan = require_success(reply), self.membership.members[index], self._sized_plan
+        self._check_state(round, index, receipt, reply)
+        numbers = read_training(reply, count_steps(plan, index, round))
+        values = scores.read(index, reply, member.sizes)
+        upload = uploads.read(index, reply, int(plan.context(index, round).samples))
+        after: Slots = {"receipt": {"round": torch.tensor(round)}} if upload else receipt or {}
+        return Outcome(after, upload, *numbers, values, read_effort(reply, numbers[1]))
+
+    def _check_state(self, round: int, index: int, receipt: Slots | None, reply: Message) -> None:
+        """Say so where a client did not go on from the state after its last accepted round, or refuse its reply."""
+        known, accepted = reply.get("state", int), int(receipt["receipt"]["round"]) if receipt else BEFORE_ALL_ROUNDS
+        if known == accepted:
+            return
+        if known == BEFORE_ALL_ROUNDS:
             log.warning("round %d: client %d has lost its state and started anew", round + 1, index)
-        scores = read_scores(reply)
-        if not reply.payloads:
-            return Outcome(before or {}, None, loss, steps, samples, scores)
-        slots, masks = reply.slots()
-        validator.check(index, slots)
-        receipt: Slots = {"receipt": {"round": torch.tensor(round)}}
-        return Outcome(receipt, Upload(slots, masks), loss, steps, samples, scores)
+            return
+        if known > accepted:
+            raise InputError(f"it went on from its state of round {known + 1:.6g}, which was never accepted")
+        problem = f"it went on from its state of round {known + 1}, but round {accepted + 1} was accepted last"
+        if self.deployment.old_state == "refuse":
+            raise InputError(f"{problem}, as if its folder was restored from a backup; old_state=refuse")
+        log.warning("round %d: client %d: %s; was its folder restored from a backup?", round + 1, index, problem)
+
+    @property
+    def _sized_plan(self) -> Plan:
+        """The plan, with as many blank samples as the clients said when they joined."""
+        samples = self.membership.count_samples()
+        if samples != self._samples:
+            data = self.plan.data
+            sized = make_placeholders(describe_data(data, 0), len(data), data.unseen, samples, public=data.public)
+            self._samples, self._sized = samples, replace(self.plan, data=sized)
+        return self._sized
 
 
 def encode_download(download: Download) -> Callable[[int], dict[str, bytes]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import RunFolderError
+from ..core.files import home
+from ..runs.lock import lock_folder
 from ..runs.store import Store
 from .settings import Deployment
 
@@ -19,11 +18,6 @@ STATE_FILE = "state.sqlite"
 MODEL_FILE = "model.sqlite"
 """What a client predicts with."""
 BEFORE_ALL_ROUNDS = -(2**40)
-
-
-def home() -> Path:
-    """Where all federations keep their state: IDIOLECT_HOME, else ~/.idiolect."""
-    return Path(os.environ.get("IDIOLECT_HOME") or "~/.idiolect").expanduser()
 
 
 def server_folder(deployment: Deployment) -> Path:
@@ -36,30 +30,26 @@ def client_folder(deployment: Deployment, index: int) -> Path:
     return home() / deployment.federation / f"client-{index}"
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder, or one that exists, and the files in it readable by their owner only."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.chmod(0o700)
+        for path in folder.iterdir():
+            if path.is_file() and not path.is_symlink():
+                path.chmod(0o600)
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder} cannot be made readable by its owner only ({error.strerror}); it must belong to this user"
+        ) from error
+
+
 def write_facts(store: Store, facts: Mapping[str, Any]) -> None:
     """Write facts that belong to no round."""
-    store.commit(BEFORE_ALL_ROUNDS, {}, {}, [], facts)
+    store.record(facts)
 
 
-@contextmanager
-def lock_folder(folder: Path, timeout: float) -> Iterator[None]:
-    """Let one server at a time use a federation's folder.
-
-    Args:
-        folder: the server's folder; it is created if it is missing.
-        timeout: seconds to wait for a server that is still shutting down.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + timeout
-    with (folder / "lock").open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise RunFolderError(
-                        f"another server of this federation is using {folder}; stop its run first, as in: flwr stop"
-                    ) from error
-                time.sleep(0.2)
-        yield
+def lock_server(folder: Path, timeout: float) -> AbstractContextManager[None]:
+    """Let one server at a time use a federation's folder, after some seconds for one that is still shutting down."""
+    make_private(folder)
+    return lock_folder(folder, timeout, "stop the run of the other server first, as in: flwr stop")

@@ -8,19 +8,23 @@ import time
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from ..core.errors import IdiolectError, InputError
 from ..runs.store import Store
 from .folders import write_facts
 from .messages import Message
+from .project import read_description
 from .settings import Deployment
 from .transport import Transport
-from .validation import one_line, require_success
+from .validation import one_line, refuse_errors, require_success
 
 log = logging.getLogger("idiolect")
 RETRY_SECONDS = 60.0
 """After this time a node that was not admitted is asked again."""
 MAX_SAMPLES = 10**8
+MAX_TEXT_LENGTH = 10_000
+TEXTS = ("key", "name", "data", "weights")
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class Member:
         key: the secret that it keeps in its folder.
         name: what it calls itself.
         samples: how many training samples it has.
+        val: how many validation samples.
+        test: how many test samples.
         data: the description of its data (`project.describe_data`).
         weights: the hash of its initial weights.
     """
@@ -40,8 +46,15 @@ class Member:
     key: str
     name: str
     samples: int
+    val: int
+    test: int
     data: str
     weights: str
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many samples its splits have."""
+        return {"train": self.samples, "val": self.val, "test": self.test}
 
 
 class Membership:
@@ -51,7 +64,7 @@ class Membership:
         transport: how to reach the SuperNodes.
         n_clients: how many clients the federation has.
         deployment: how long to wait for clients.
-        store: the server's store, which remembers the node and the key of every client.
+        store: the server's store, which remembers the node, the key and the samples of every client.
     """
 
     def __init__(self, transport: Transport, n_clients: int, deployment: Deployment, store: Store) -> None:
@@ -108,18 +121,28 @@ class Membership:
         """The description of data that most clients gave."""
         return Counter(member.data for member in self.members.values()).most_common(1)[0][0]
 
+    def forget(self, index: int) -> None:
+        """Ask a client anew who it is, before anything else is asked of it."""
+        self.members.pop(index, None)
+
+    def count_samples(self) -> dict[int, int]:
+        """How many training samples every client has that has ever joined."""
+        return {int(index): known["sizes"]["train"] for index, known in self.store.fact("members", {}).items()}
+
     def _admit(self, node: int, reply: Message | str) -> None:
         try:
-            index, member = self._read_claim(node, require_success(reply))
-            self._check_claim(index, member)
+            with refuse_errors():
+                index, member = self._read_claim(node, require_success(reply))
+                self._check_claim(index, member)
         except InputError as error:
             self._refuse(node, error)
             return
-        keys = self.store.fact("keys", {})
-        joined = "rejoined" if str(index) in keys else "joined"
+        members = self.store.fact("members", {})
+        joined = "rejoined" if str(index) in members else "joined"
         self.members[index] = member
         self._refused.pop(node, None)
-        write_facts(self.store, {"keys": keys | {str(index): [node, member.key]}})
+        known = {"node": node, "key": member.key, "sizes": member.sizes}
+        write_facts(self.store, {"members": members | {str(index): known}})
         log.info("client %d (%s) %s: %d training samples", index, one_line(member.name), joined, member.samples)
 
     def _read_claim(self, node: int, reply: Message) -> tuple[int, Member]:
@@ -127,18 +150,30 @@ class Membership:
         index = reply.get("client", int)
         if index not in range(self.n_clients):
             raise InputError(f"it claims to be client {index}, but the clients are 0 to {self.n_clients - 1}")
-        texts = {name: reply.get(name, str) for name in ("key", "name", "data", "weights")}
-        return index, Member(node, samples=reply.get("samples", int), **texts)
+        texts = {name: reply.get(name, str) for name in TEXTS}
+        if max(map(len, texts.values())) > MAX_TEXT_LENGTH:
+            raise InputError(f"it says too much; a text may have {MAX_TEXT_LENGTH} characters")
+        read_description(texts["data"])
+        facts: dict[str, Any] = {**texts, **{name: reply.get(name, int) for name in ("samples", "val", "test")}}
+        return index, Member(node, **facts)
 
     def _check_claim(self, index: int, member: Member) -> None:
-        owner, key = self.store.fact("keys", {}).get(str(index), (member.node, member.key))
-        if member.node != owner and member.key != key:
+        sizes = member.sizes
+        known = self.store.fact("members", {}).get(str(index), {"node": member.node, "key": member.key, "sizes": sizes})
+        if member.node != known["node"] and member.key != known["key"]:
             raise InputError(f"it claims to be client {index}, which belongs to another node with another key")
-        if member.node != owner and owner in self.transport.nodes():
+        if member.node != known["node"] and known["node"] in self.transport.nodes():
             raise InputError(f"it claims to be client {index}, whose node is still connected")
         self._check_weights(index, member)
         if not 1 <= member.samples <= MAX_SAMPLES:
             raise InputError(f"client {index} has {member.samples} training samples; 1 to {MAX_SAMPLES} are allowed")
+        if not all(0 <= size <= MAX_SAMPLES for size in sizes.values()):
+            raise InputError(f"client {index} has an impossible number of validation or test samples: {sizes}")
+        if sizes != known["sizes"]:
+            raise InputError(
+                f"client {index} joined with {known['sizes']} samples and now has {sizes}; sample counts are fixed at "
+                f"joining, so give it the same data, or start a federation with another name"
+            )
 
     def _check_weights(self, index: int, member: Member) -> None:
         if self.weights is not None and member.weights != self.weights:

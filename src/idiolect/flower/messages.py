@@ -3,9 +3,11 @@ every value is checked when it is read."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ..core import codec
@@ -22,8 +24,9 @@ class Message:
     """A request of the server or the reply of a client. `transport.to_records` makes a Flower message's content of it.
 
     Attributes:
-        fields: plain values by name. A request has `kind` (`hello`, `train`, `evaluate` or `finish`); a reply has
-            `client`, and `problem` where the client could not do what was asked.
+        fields: plain values by name. A request has `kind` (`hello`, `train`, `evaluate` or `finish`) and a `nonce`,
+            which no other has; a reply has `client`, repeats both, and is signed (`sign`) with the key that the client
+            joined with. It has a `problem` where the client could not do what was asked.
         payloads: encoded slots by name: `shared` and `own` are the two parts of a download, `upload` is an upload.
 
     >>> Message({"round": 3}).get("round", int)
@@ -35,8 +38,9 @@ class Message:
 
     @property
     def size(self) -> int:
-        """Bytes of all payloads."""
-        return sum(map(len, self.payloads.values()))
+        """Bytes of all fields and payloads, with their names."""
+        head = sum(len(name) + (len(value) if isinstance(value, str) else 8) for name, value in self.fields.items())
+        return head + sum(len(name) + len(data) for name, data in self.payloads.items())
 
     def get(self, name: str, kind: type[T]) -> T:
         """Read a field that must exist and be of a type."""
@@ -52,17 +56,44 @@ class Message:
         except (ValueError, RecursionError) as error:
             raise InputError(f"the field {name} is not valid JSON") from error
 
-    def slots(self) -> tuple[Slots, Slots]:
-        """Decode all payloads: their slots together, and the masks of those that were sent in part."""
-        slots: Slots = {}
-        masks: Slots = {}
-        for data in self.payloads.values():
-            some, partial = codec.decode(data)
-            slots |= some
-            masks |= partial
-        return slots, masks
+    def download(self) -> Slots:
+        """Decode both parts of a download."""
+        return {slot: leaves for name in self.payloads for slot, leaves in self.decode(name).items()}
+
+    def decode(self, name: str) -> Slots:
+        """Decode one part of a download; nothing of the kind is empty. It is never sent in part, so it is as large as
+        its bytes."""
+        if name not in self.payloads:
+            return {}
+        if any(leaf.partial for leaf in codec.read_header(self.payloads[name])[1]):
+            raise InputError("the server sends a part of a leaf, but a download is whole")
+        return codec.decode(self.payloads[name])[0]
+
+
+def sign(message: Message, key: str) -> Message:
+    """The message with a `proof` over all its fields and payloads, which only who knows the key can make."""
+    return replace(message, fields={**message.fields, "proof": _prove(message, key)})
+
+
+def is_signed(message: Message, key: str) -> bool:
+    """Whether a message is as it was signed with a key; one that cannot even be written was not signed.
+
+    >>> is_signed(sign(Message({"round": 3}), "secret"), "secret"), is_signed(Message({"round": 3}), "secret")
+    (True, False)
+    """
+    proof = message.fields.get("proof")
+    try:
+        return isinstance(proof, str) and hmac.compare_digest(proof.encode(), _prove(message, key).encode())
+    except ValueError:
+        return False
+
+
+def _prove(message: Message, key: str) -> str:
+    fields = sorted((name, value) for name, value in message.fields.items() if name != "proof")
+    payloads = sorted((name, hashlib.sha256(data).hexdigest()) for name, data in message.payloads.items())
+    return hmac.new(key.encode(), json.dumps([fields, payloads]).encode(), "sha256").hexdigest()
 
 
 def write_scores(scores: Sequence[Score]) -> str:
-    """Write scores as JSON; `validation.read_scores` reads them."""
+    """Write scores as JSON; `reports.ScoreValidator` reads them."""
     return json.dumps([[s.point, s.split, s.metric, s.value, s.samples] for s in scores])

@@ -10,23 +10,28 @@ from pathlib import Path
 import torch
 
 from ..core.errors import InputError, RunFolderError
+from ..core.trust import named_by
 from ..engines.client_evaluation import adapt_model
 from ..runs.export import Personal, about, scores_at
+from ..runs.settings import SELECTIONS
 from ..runs.store import Store
 from .folders import MODEL_FILE
 from .project import Project
 from .settings import read_settings
 
 
-def load_personal_model(folder: Path, project: Project | None = None, last: bool = False) -> Personal:
+def load_personal_model(
+    folder: Path, project: Project | None = None, last: bool = False, trust: bool = False
+) -> Personal:
     """Load a client's model of the selected round, or of the last one that it was evaluated in.
 
     Args:
         folder: the client's folder.
         project: the user's functions; not needed where data and model come from the settings by name.
         last: take the last round rather than the selected one.
+        trust: run code that the folder's settings name, though no run on this machine has used it.
     """
-    store = Store(folder / MODEL_FILE, create=False)
+    store = Store(folder / MODEL_FILE, write=False)
     try:
         if (newest := store.fact("last")) is None:
             raise RunFolderError(f"{folder} holds no model yet; a client has one after its first evaluation")
@@ -34,21 +39,22 @@ def load_personal_model(folder: Path, project: Project | None = None, last: bool
             raise InputError("this federation has its own data or model; give the folder of its app: --app my-app")
         index, selected = int(store.fact("client")), int(store.fact("selected"))
         at = newest if last else selected
-        if (view := store.clients([index], at)[index]) is None or at > newest:
-            at, view = newest, store.clients([index])[index]
+        if (personal := store.clients([index], at)[index]) is None or at > newest:
+            at, personal = newest, store.clients([index])[index]
         rows, unseen, settings = store.rows(), bool(store.fact("unseen")), store.fact("settings")
     finally:
         store.close()
-    assert view is not None
-    config, deployment = read_settings(settings)
+    assert personal is not None
     project = project or Project()
-    plan = project.build_plan(config, project.load_federation(config, deployment, index))
+    with named_by(folder, trust):
+        config, deployment = read_settings(settings)
+        plan = project.build_plan(config, project.load_federation(config, deployment, index))
     ctx = plan.context(index, at, newcomer=False)
     with torch.random.fork_rng(devices=[]):
-        view = adapt_model(plan, ctx, view, unseen) or view
-    which = "selected by validation" if at == selected else "the newest that this client has"
+        personal = adapt_model(plan, ctx, personal, unseen) or personal
+    which = f"selected: {SELECTIONS[config.select]}" if at == selected else "the newest that this client has"
     facts = about(plan, config.hash, index, at, newest, which)
-    return Personal(plan, index, view, facts, scores_at(rows, index, at))
+    return Personal(plan, index, personal, facts, scores_at(rows, index, at))
 
 
 def load_project(app: Path) -> Project:

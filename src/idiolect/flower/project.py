@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from ..core.errors import InputError
 from ..core.randomness import torch_seed
 from ..data import Client, Federation
-from ..data import load as load_source
+from ..data.checks import MOST_CLASSES
 from ..data.splits import SHARES, hold_out
 from ..engines import Plan
 from ..runs.settings import Config
-from ..runs.setup import make_plan
+from ..runs.setup import make_plan, resolve_data
 from .settings import Deployment
 
 PLACEHOLDER_SAMPLES = 8
@@ -53,30 +53,21 @@ class Project:
             index: the client's number.
         """
         if self.load_data is None:
-            data = load_source(
-                config.data,
-                partition=config.partition,
-                clients=config.clients,
-                split=config.split,
-                seed=config.seed,
-                unseen=config.unseen,
-                public=config.public,
-            )
-            return hide_other_clients(data, index)
-        own = Federation.from_clients(
+            return hide_other_clients(resolve_data(config, {}), index)
+        federation = Federation.from_clients(
             {str(index): self.load_data(index)},
             split=config.split or SHARES,
             seed=config.seed,
             classes=deployment.classes,
             public=self._load_public(),
         )
-        if own.classes is not None and deployment.classes is None:
+        if federation.classes is not None and deployment.classes is None:
             raise InputError(
                 "the targets are whole numbers, but one client cannot know all classes; "
                 "write their number into the app's configuration, as in classes = 10"
             )
-        clients = own.clients * count_clients(config)
-        return hide_other_clients(replace(own, clients=clients, unseen=choose_unseen(config)), index)
+        clients = federation.clients * count_clients(config)
+        return hide_other_clients(replace(federation, clients=clients, unseen=choose_unseen(config)), index)
 
     def build_plan(self, config: Config, data: Federation) -> Plan:
         """Build the plan of a run.
@@ -85,15 +76,15 @@ class Project:
             config: the settings of the run.
             data: the federation, as the server or one client knows it.
         """
-        own: dict[str, Any] = {"data": data}
+        objects: dict[str, Any] = {"data": data}
         if self.build_model is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(torch_seed(config.seed, "model"))
                 built = self.build_model()
-            own |= {"model": built} if isinstance(built, nn.Module) else {"models": list(built)}
-        if n_models := len(own.get("models", ())):
-            own["model_of"] = [position % n_models for position in range(len(data))]
-        return make_plan(config, own)
+            objects |= {"model": built} if isinstance(built, nn.Module) else {"models": list(built)}
+        if n_models := len(objects.get("models", ())):
+            objects["model_of"] = [position % n_models for position in range(len(data))]
+        return make_plan(config, objects)
 
     def build_server_plan(self, config: Config, description: str, samples: Mapping[int, int]) -> Plan:
         """Build the server's plan, which has placeholders only.
@@ -135,6 +126,27 @@ def describe_data(data: Federation, index: int) -> str:
     return json.dumps(facts, sort_keys=True)
 
 
+def read_description(description: str) -> dict[str, Any]:
+    """Read what a client says about its data; nothing is made of it before it is known to be possible.
+
+    Args:
+        description: JSON (`describe_data`).
+    """
+    try:
+        facts = json.loads(description)
+        for shape, dtype in (facts["x"], facts["y"]):
+            if not all(type(size) is int and size > 0 for size in shape) or math.prod(shape) > MAX_SAMPLE_SIZE:
+                raise ValueError("a sample has an impossible shape")
+            if not isinstance(dtype, str) or not isinstance(getattr(torch, dtype), torch.dtype):
+                raise ValueError("a sample has an impossible type")
+        for number in (facts["classes"], facts["words"]):
+            if number is not None and (type(number) is not int or not 0 < number <= MOST_CLASSES):
+                raise ValueError("a number of classes or words is impossible")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"a client's description of its data cannot be used: {description!r:.200}") from error
+    return dict(facts)
+
+
 def make_placeholders(
     description: str,
     n_clients: int,
@@ -153,14 +165,9 @@ def make_placeholders(
         name: the name of the federation's data.
         public: (x, y) that everybody may see.
     """
-    try:
-        facts = json.loads(description)
-        if max(math.prod(facts[part][0]) for part in ("x", "y")) > MAX_SAMPLE_SIZE:
-            raise ValueError("a sample is too large")
-        x, y = (torch.zeros(1, *shape, dtype=getattr(torch, dtype)) for shape, dtype in (facts["x"], facts["y"]))
-        classes, words = facts["classes"], facts["words"]
-    except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
-        raise InputError(f"a client's description of its data cannot be used: {description!r:.200}") from error
+    facts = read_description(description)
+    x, y = (torch.zeros(1, *shape, dtype=getattr(torch, dtype)) for shape, dtype in (facts["x"], facts["y"]))
+    classes, words = facts["classes"], facts["words"]
     empty = torch.zeros(0, dtype=torch.long)
     clients = tuple(
         Client(f"client-{i}", x, y, torch.zeros(samples.get(i, PLACEHOLDER_SAMPLES), dtype=torch.long), empty, empty)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import RunFolderError
+from ..core.tables import compact
 from ..engines import Plan
 from ..runs.result import Result
 from ..runs.round_loop import Progress, RoundLoop
@@ -44,13 +45,12 @@ def serve(transport: Transport, project: Project, config: Config, deployment: De
     store = Store(folder / STATE_FILE)
     membership = Membership(transport, n_clients, deployment, store)
     log.info("federation %s: waiting for %d clients", deployment.federation, n_clients)
-    membership.wait_for(range(n_clients), deployment.needed(n_clients), deployment.wait)
-    samples = {index: member.samples for index, member in membership.members.items()}
-    plan = project.build_server_plan(config, membership.describe_data(), samples)
+    membership.wait_for(range(n_clients), deployment.count_needed(n_clients), deployment.wait)
+    plan = project.build_server_plan(config, membership.describe_data(), membership.count_samples())
     membership.require_weights(weights_hash(plan))
     check_identity(store, plan, config, folder)
     engine = FlowerEngine(plan, membership, store, deployment)
-    experiment = RoundLoop(plan, engine, store, config.eval_every)
+    experiment = RoundLoop(plan, engine, store, config.eval_every, config.select)
     if (first := experiment.first_round) > 0:
         log.info("continuing after round %d", first)
     experiment.run(log_round)
@@ -78,13 +78,13 @@ def check_identity(store: Store, plan: Plan, config: Config, folder: Path) -> No
 
 def log_round(progress: Progress) -> None:
     """Log a line for every round; before the first evaluation there is no score."""
-    score = "" if math.isnan(progress.score) else f"validation {progress.score:.4f}, "
+    score = "" if math.isnan(progress.score) else f"validation {compact(progress.score, 4)}, "
     log.info(
-        "round %d of %d: %d clients sampled, training loss %.4f, %s%.1f s",
+        "round %d of %d: %d clients sampled, training loss %s, %s%.1f s",
         progress.round + 1,
         progress.rounds,
         progress.clients,
-        progress.loss,
+        compact(progress.loss, 4),
         score,
         progress.seconds,
     )

@@ -13,6 +13,8 @@ from ..core.expressions import value
 from ..core.options import Options, make, option, options_of
 from ..runs.settings import Config, configure
 
+MAX_NAME_LENGTH = 100
+
 
 @dataclass(frozen=True)
 class Deployment(Options):
@@ -25,15 +27,24 @@ class Deployment(Options):
     attempts: int = option(3, min=1, help="how often a round is tried before the server gives up and keeps its state")
     classes: int | None = option(None, min=2, help="number of classes of your own data; leave it out for regression")
     max_message_mb: float = option(1024.0, above=0.0, help="largest reply of a client that is accepted, in megabytes")
+    old_state: str = option(
+        "accept",
+        choices=("accept", "refuse"),
+        help="replies from a client's older state, as from a backup: accept or refuse",
+    )
+    open: bool = option(False, help="run even where strangers could reach the SuperLink and take the federation over")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.federation.strip() or not all(char.isalnum() or char in "-_." for char in self.federation):
+        name = self.federation
+        known = all(char.isalnum() or char in "-_." for char in name)
+        if not known or not name[:1].isalnum() or len(name) > MAX_NAME_LENGTH:
             raise InputError(
-                f"federation={self.federation!r} cannot name a folder; use letters, digits, '-', '_' and '.'"
+                f"federation={name!r:.120} cannot name a folder; begin with a letter or digit, and use up to "
+                f"{MAX_NAME_LENGTH} letters, digits, '-', '_' and '.'"
             )
 
-    def needed(self, sampled: int) -> int:
+    def count_needed(self, sampled: int) -> int:
         """How many of the sampled clients must reply."""
         return max(1, math.ceil(self.quorum * sampled))
 
@@ -45,13 +56,13 @@ def read_settings(run_config: Mapping[str, Any]) -> tuple[Config, Deployment]:
         run_config: what Flower hands to an app; empty text means "not set".
 
     >>> config, deployment = read_settings({"method": "ditto", "clients": 3, "quorum": 0.7, "model": ""})
-    >>> config.method, deployment.needed(3)
+    >>> config.method, deployment.count_needed(3)
     ('ditto', 3)
     """
-    known = {name: given for name, given in run_config.items() if given != ""}
+    known = {name: setting for name, setting in run_config.items() if setting != ""}
     lists = {name for name, info in options_of(Config).items() if tuple in info.types}
-    own = {name: known.pop(name) for name in options_of(Deployment) if name in known}
+    options = {name: known.pop(name) for name in options_of(Deployment) if name in known}
     config = configure({n: value(text) if n in lists and isinstance(text, str) else text for n, text in known.items()})
     if config.clients is None:
         raise InputError("the number of clients is not set; write it into the app's configuration, as in clients = 3")
-    return config, make(Deployment, own)
+    return config, make(Deployment, options)

@@ -102,8 +102,9 @@ The server's results are in `~/.idiolect/{name}/server`, a client's state and mo
 
     idiolect export ~/.idiolect/{name}/client-0 --app . --out my-model
 
-If you run the app again, it continues after its last round. For real machines, with TLS and authentication, see
-docs/deploy.md of Idiolect.
+If you run the app again, it continues after its last round. All this is for one machine: who reaches the SuperLink's
+port can run code on the server and on every client, so the app refuses to run where others can. For several machines,
+with TLS, authentication and clients that run only the app they agreed to, see docs/deploy.md of Idiolect.
 """
 
 SHOWN = (

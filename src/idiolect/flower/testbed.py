@@ -1,5 +1,5 @@
-"""A whole deployment on this machine: a SuperLink and SuperNodes as separate processes on the loopback device, with TLS
-and authenticated nodes as in docs/deploy.md. For tests and benchmarks."""
+"""A whole deployment on this machine: a SuperLink, the gateway and SuperNodes as separate processes on the loopback
+device, with TLS and authenticated nodes as in docs/deploy.md. For tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import IdiolectError, MissingExtraError
+from ..runs.lock import LOCK
 from .apps import require_flower
 from .template import PYPROJECT
 
@@ -29,7 +30,7 @@ SAN = "subjectAltName=DNS:localhost,IP:127.0.0.1"
 
 
 class Testbed:
-    """A SuperLink and SuperNodes as processes; leaving the context ends them all.
+    """A SuperLink, the gateway and SuperNodes as processes; leaving the context ends them all.
 
     Args:
         folder: where keys, certificates, logs and the states of server and clients go.
@@ -43,7 +44,7 @@ class Testbed:
             if shutil.which(tool) is None:
                 raise MissingExtraError(f"a deployment with TLS needs the program {tool}, which is not installed")
         self.folder = folder
-        self.address = f"127.0.0.1:{find_free_port()}"
+        self.address, self.gateway = (f"127.0.0.1:{find_free_port()}" for _ in range(2))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = os.environ | {
             "FLWR_HOME": str(folder / "flwr"),
@@ -61,6 +62,10 @@ class Testbed:
         )
         self._make_certificates()
         self.start_superlink()
+        tls = ("--ca", "ca.crt", "--certificate", "server.crt", "--key", "server.key")
+        command = (sys.executable, "-m", "idiolect.flower.gateway", "--listen", self.gateway)
+        self._start("gateway", (*command, "--superlink", self.address, *tls))
+        self._wait_until_it_listens("gateway", self.gateway)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -78,14 +83,9 @@ class Testbed:
         host, port = self.address.split(":")
         more = ("--enable-supernode-auth", "--database", "superlink.db", "--disable-runtime-dependency-installation")
         self._start("superlink", ("flower-superlink", "--host", host, "--port", port, *tls, *more))
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-                return
-            time.sleep(0.2)
-        raise IdiolectError(f"the SuperLink does not listen; see {self.folder / 'superlink.log'}")
+        self._wait_until_it_listens("superlink", self.address)
 
-    def start_node(self, index: int, register: bool = True, name: str | None = None) -> None:
+    def start_node(self, index: int, register: bool = True, name: str | None = None, agreed: str | None = None) -> None:
         """Start the SuperNode of a client.
 
         Args:
@@ -93,6 +93,7 @@ class Testbed:
             register: whether to register its public key with the SuperLink.
             name: the name of its process and key; one with another name than `node{index}` also has another folder,
                 so that it is not the client that it claims to be.
+            agreed: the hash of the only app that it runs; None runs any.
         """
         name = name or f"node{index}"
         key = self.folder / f"{name}.key"
@@ -100,11 +101,14 @@ class Testbed:
             self._call("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", key.name)
             if register:
                 self._call("flwr", "supernode", "register", f"{key.name}.pub", "tls")
-        server = ("--superlink", self.address, "--root-certificates", "ca.crt")
+        server = ("--superlink", self.gateway, "--root-certificates", "ca.crt")
         node = f"client={index}" if name == f"node{index}" else f'client={index} folder="{self.folder / name}"'
-        own = ("--auth-supernode-private-key", key.name, "--port", str(find_free_port()), "--node-config", node)
+        options = ("--auth-supernode-private-key", key.name, "--port", str(find_free_port()), "--node-config", node)
         tls = ("--ssl-ca-certfile", "local.crt", "--ssl-certfile", "local.crt", "--ssl-keyfile", "local.key")
-        self._start(name, ("flower-supernode", *server, *own, *tls))
+        program = (
+            (sys.executable, "-m", "idiolect.flower.supernode", "--app", agreed) if agreed else ("flower-supernode",)
+        )
+        self._start(name, (*program, *server, *options, *tls))
 
     def start_run(self, app: Path, settings: Mapping[str, Any] | None = None) -> None:
         """Start a run of an app.
@@ -113,8 +117,8 @@ class Testbed:
             app: the app's folder.
             settings: what to change in the app's run config.
         """
-        given = [f"{name}={json.dumps(value)}" for name, value in (settings or {}).items()]
-        more = ("--run-config", " ".join(given)) if given else ()
+        changes = [f"{name}={json.dumps(value)}" for name, value in (settings or {}).items()]
+        more = ("--run-config", " ".join(changes)) if changes else ()
         self._call("flwr", "run", str(app), "tls", *more)
 
     def server_log(self, federation: str) -> str:
@@ -150,6 +154,12 @@ class Testbed:
         os.killpg(process.pid, 9)
         process.wait()
 
+    def kill_server(self, federation: str) -> None:
+        """Kill the ServerApp of a federation, which its lock names, and the SuperLink."""
+        holder = (self.home / federation / "server" / LOCK).read_text()
+        os.kill(int(holder.split()[1]), 9)
+        self.kill("superlink")
+
     def stop(self, name: str) -> None:
         """Terminate a process; kill it if it does not end."""
         process = self.processes.pop(name)
@@ -172,6 +182,15 @@ class Testbed:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+
+    def _wait_until_it_listens(self, name: str, address: str) -> None:
+        host, port = address.split(":")
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+                return
+            time.sleep(0.2)
+        raise IdiolectError(f"the {name} does not listen; see {self.folder / name}.log")
 
     def _call(self, *command: str) -> None:
         process = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True)

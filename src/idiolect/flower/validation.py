@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 
-from ..contract import Download
+from ..contract import Download, Upload
+from ..core import codec
 from ..core.errors import InputError
+from ..core.names import visible
 from ..core.tree import Slots
 from ..engines import Plan
-from ..engines.client_evaluation import Score
 from ..engines.client_round import train
 from ..engines.slots import sent_names
-from .messages import Message
+from .messages import Message, is_signed
 
 log = logging.getLogger("idiolect")
-MAX_NAME_LENGTH = 100
 MAX_LINE_LENGTH = 300
-MAX_SCORED_SAMPLES = 2**40
 Signature = frozenset[tuple[str, str, tuple[int, ...], str]]
 """Slot, name, shape and dtype of every tensor."""
 
 
 @contextmanager
-def log_refusal(round: int, index: int) -> Iterator[None]:
-    """Log what is wrong with a client's reply, and continue without it."""
+def refuse_errors() -> Iterator[None]:
+    """Turn whatever a client's message causes into an `InputError`: the worst is that it is refused."""
     try:
         yield
-    except InputError as error:
-        log.warning("round %d: refused the reply of client %d: %s", round + 1, index, one_line(str(error)))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"it cannot be read ({type(error).__name__})") from error
 
 
 def require_success(reply: Message | str) -> Message:
@@ -42,20 +42,23 @@ def require_success(reply: Message | str) -> Message:
     return reply
 
 
-def check_reply(request: Message, reply: Message, max_mb: float) -> Message:
-    """Check that a reply belongs to a request and is not too large.
+def check_reply(request: Message, reply: Message, max_mb: float, key: str) -> Message:
+    """Check that a reply belongs to a request, comes from its client and is not too large.
 
     Args:
         request: what the server asked of one client.
         reply: what came back from that client's SuperNode.
-        max_mb: the largest size of all payloads together, in megabytes.
+        max_mb: the largest size of its fields and payloads together, in megabytes.
+        key: the key that the client signs with.
     """
+    if reply.size > max_mb * 1e6:
+        raise InputError(f"it has {reply.size / 1e6:.1f} MB, more than max_message_mb={max_mb:g}")
     require_success(reply)
     client = request.get("client", int)
     if reply.get("client", int) != client:
-        raise InputError(f"it is a reply of client {reply.fields['client']}, not of client {client}")
-    if reply.size > max_mb * 1e6:
-        raise InputError(f"it has {reply.size / 1e6:.1f} MB, more than max_message_mb={max_mb:g}")
+        raise InputError(f"it is a reply of client {reply.fields['client']!r:.20}, not of client {client}")
+    if not is_signed(reply, key):
+        raise InputError("it is not signed with the key that the client had when it joined")
     (kind, round), (asked_kind, asked_round) = (
         (message.fields.get("kind"), message.fields.get("round")) for message in (reply, request)
     )
@@ -63,47 +66,18 @@ def check_reply(request: Message, reply: Message, max_mb: float) -> Message:
         raise InputError(
             f"it replies to {kind!r:.20} of round {round!r:.20}, not to {asked_kind!r} of round {asked_round!r}"
         )
+    if reply.fields.get("nonce") != request.fields.get("nonce"):
+        raise InputError("it replies to an earlier request")
     return reply
-
-
-def read_training(reply: Message) -> tuple[float, int, int]:
-    """Read what a client reports of its training: loss, steps and samples."""
-    loss, steps, samples = reply.get("loss", float), reply.get("steps", int), reply.get("samples", int)
-    if steps < 0 or samples < 0 or math.isinf(loss):
-        raise InputError(
-            f"steps={steps}, samples={samples} and loss={loss} are impossible; "
-            f"steps and samples must not be negative and the loss not infinite"
-        )
-    return loss, steps, samples
-
-
-def read_scores(reply: Message) -> list[Score]:
-    """Read the scores of a reply."""
-    kinds = [str, str, str, float, int]
-    scores = []
-    for entry in reply.get_json("scores"):
-        if not isinstance(entry, list) or [type(value) for value in entry] != kinds:
-            raise InputError(f"{entry!r:.80} is not a score; one is [point, split, metric, value, samples]")
-        scores.append(Score(*entry))
-    for score in scores:
-        names = (score.point, score.split, score.metric)
-        if not 0 <= score.samples < MAX_SCORED_SAMPLES or math.isinf(score.value) or not all(map(is_name, names)):
-            raise InputError(f"{score!r:.120} is impossible; names must be printable and numbers finite")
-    return scores
-
-
-def is_name(text: str) -> bool:
-    """Whether a text of a client may be stored as a name."""
-    return text.isprintable() and len(text) <= MAX_NAME_LENGTH
 
 
 def one_line(text: str) -> str:
     """Make one log line of a client's text, so that it can neither forge lines nor flood the log.
 
     >>> one_line("no disk\\nINFO all is well")
-    'no disk INFO all is well'
+    'no disk\\\\nINFO all is well'
     """
-    return "".join(char if char.isprintable() else " " for char in text[:MAX_LINE_LENGTH])
+    return visible(text[:MAX_LINE_LENGTH])[:MAX_LINE_LENGTH]
 
 
 class UploadValidator:
@@ -120,11 +94,31 @@ class UploadValidator:
         self.plan, self.round, self.download = plan, round, download
         self._known: dict[Hashable, list[Signature]] = {}
 
-    def check(self, index: int, slots: Slots) -> None:
-        """Raise `InputError` unless slots look like an upload of this client."""
-        if extra := slots.keys() - set(sent_names(self.plan.method)):
-            raise InputError(f"it uploads {', '.join(sorted(extra))}, which the method does not declare")
-        actual, expected = signature(slots), self._expected(index)
+    def read(self, index: int, reply: Message, samples: int) -> Upload | None:
+        """Read a client's upload, None where it sends nothing.
+
+        Args:
+            index: the client.
+            reply: its reply.
+            samples: how many training samples the upload counts for.
+        """
+        if not reply.payloads:
+            return None
+        if set(reply.payloads) != {"upload"}:
+            raise InputError(f"it sends {sorted(reply.payloads)!r:.80}, but only an upload was asked for")
+        self.check(index, *codec.read_header(reply.payloads["upload"]))
+        upload = Upload(*codec.decode(reply.payloads["upload"]))
+        if "weight" in upload.slots and float(upload.weight) != samples:
+            raise InputError(f"it counts for {float(upload.weight):.6g} samples, but had {samples} when it joined")
+        return upload
+
+    def check(self, index: int, slots: Collection[str], leaves: Iterable[codec.Leaf]) -> None:
+        """Raise `InputError` unless a header announces an upload of this client."""
+        if extra := set(slots) - set(sent_names(self.plan.method)):
+            shown = one_line(", ".join(sorted(extra)))
+            raise InputError(f"it uploads {shown:.80}, which the method does not declare")
+        actual = frozenset((leaf.slot, leaf.name, leaf.shape, str(leaf.dtype)) for leaf in leaves)
+        expected = self._expect(index)
         if actual not in expected:
             nearest = min(expected, key=lambda one: len(actual ^ one))
             parts = (("unexpected", actual - nearest), ("missing", nearest - actual))
@@ -133,7 +127,7 @@ class UploadValidator:
                 + "; ".join(f"{title} {_show(tensors)}" for title, tensors in parts if tensors)
             )
 
-    def _expected(self, index: int) -> list[Signature]:
+    def _expect(self, index: int) -> list[Signature]:
         """What an upload of a client may look like: of a newcomer, and of one that has a state."""
         plan = self.plan
         model = plan.networks[index] if plan.networks else 0
@@ -141,7 +135,9 @@ class UploadValidator:
         if key not in self._known:
             new = train(plan, index, self.round, None, self.download.of(index))
             again = train(plan, index, self.round, new.state, self.download.of(index))
-            self._known[key] = [signature(each.upload.slots) for each in (new, again) if each.upload is not None]
+            self._known[key] = [
+                signature(outcome.upload.slots) for outcome in (new, again) if outcome.upload is not None
+            ]
         return self._known[key]
 
 
@@ -155,5 +151,5 @@ def signature(slots: Slots) -> Signature:
 
 
 def _show(tensors: Signature, most: int = 3) -> str:
-    shown = [f"{slot} {name} {list(shape)} {dtype}" for slot, name, shape, dtype in sorted(tensors)[:most]]
-    return ", ".join([*shown, "..."] if len(tensors) > most else shown)
+    texts = [f"{slot} {name} {list(shape)} {dtype}" for slot, name, shape, dtype in sorted(tensors)[:most]]
+    return ", ".join([*texts, "..."] if len(tensors) > most else texts)

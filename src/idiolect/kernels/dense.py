@@ -32,8 +32,8 @@ def dense_layers(task: Task) -> list[Layer]:
     """The layers of a network that is a chain of Flatten, Linear and ReLU; empty if it is anything else."""
     module, layers = task.net.module, list[Layer]()
     supported = task.loss_fn == cross_entropy and task.example[1].ndim == 1 and task.net.precision is None
-    own = len(list(module.named_parameters(remove_duplicate=False))) == len(task.net.params)  # none frozen, none tied
-    if not isinstance(module, nn.Sequential) or not supported or not own:
+    n_parameters = len(list(module.named_parameters(remove_duplicate=False)))  # frozen and tied ones included
+    if not isinstance(module, nn.Sequential) or not supported or n_parameters != len(task.net.params):
         return []
     for name, child in module.named_children():
         if isinstance(child, nn.Linear):
@@ -133,7 +133,7 @@ class Dense:
         return torch.stack(losses)
 
 
-def dense_of(task: Task) -> Dense | None:
+def find_dense(task: Task) -> Dense | None:
     """The dense network of a task, compiled if numba is installed; None if the network or its loss is another."""
     layers = dense_layers(task)
     if not layers:

@@ -6,7 +6,6 @@ transposed, `[units, samples]`. Used for float32 on the CPU where numba is insta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,9 @@ from torch import Tensor
 from ..contract import Grad
 from ..core.tree import Tree
 from ..task.task import Batch, Scored
-from .dense import Dense
+from .dense import Dense, Layer
 from .matmul import multiply, transpose
 from .simd import LANES, jit
-from .stack_call import call_on_stack
 
 EMPTY = np.empty((0, 0, 0), np.float32)
 
@@ -34,22 +32,10 @@ class CompiledDense(Dense):
             return super().grad(slot, params, batch, part)
         names = [name for name in params if part is None or name in part]
         trained = [layer.weight in names or layer.bias in names for layer in self.layers]
-        results = call_on_stack(partial(self.stack_gradients, trained), leaves)
+        results = gradients_of_one(leaves, self.relus, trained)
         grads = dict(zip(self.names, results, strict=False))
         loss, logits, features = results[-3:]
         return Grad({slot: {name: grads[name] for name in names}}, Scored(loss, logits, features, {}))
-
-    def stack_gradients(self, trained: Sequence[bool], *leaves: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of all weights and biases of a stack of clients (empty where nothing is trained or there is no
-        bias), their losses, logits and features, from inputs, targets, sample weights and parameters."""
-        if not all(map(has_memory, leaves)):
-            batch = Batch(*leaves[:3])
-            params = {name: leaf for name, leaf in zip(self.names, leaves[3:], strict=True) if name is not None}
-            grads, passed = self.gradients(params, batch, batch.x)
-            results = [leaves[0].new_empty(len(batch.y)) if name is None else grads[name] for name in self.names]
-            return *results, passed.loss, passed.logits, passed.inputs[-1]
-        depth = len(self.layers)
-        return compute_gradients(leaves[3 : 3 + depth], leaves[3 + depth :], self.relus, trained, *leaves[:3])
 
     def sgd_(self, params: Tree, batches: Batch, trained: Sequence[bool], lr: float) -> Tensor:
         """Plain SGD steps of a stack, in place; returns the losses before each."""
@@ -82,20 +68,32 @@ class CompiledDense(Dense):
         return [empty if name is None else params[name] for name in self.names]
 
 
-def has_memory(leaf: Tensor) -> bool:
-    """Whether compiled code may read a tensor: it has memory of its own, and nothing differentiates through it. Tensors
-    inside of `torch.func` transforms have none."""
-    try:
-        return leaf.data_ptr() is not None and not leaf.requires_grad
-    except RuntimeError:
-        return False
+@torch.library.custom_op("idiolect::dense_gradients", mutates_args=())
+def gradients_of_one(leaves: Sequence[Tensor], relus: Sequence[bool], trained: Sequence[bool]) -> list[Tensor]:
+    """The gradients of one client's weights and biases (empty where nothing is trained or there is no bias), its loss,
+    logits and features, from inputs, targets, sample weights, all weights and all biases."""
+    return [result[0] for result in gradients_of_stack([leaf[None] for leaf in leaves], relus, trained)]
 
 
-def compute_gradients(
-    weights: Sequence[Tensor], biases: Sequence[Tensor], relus: Sequence[bool], trained: Sequence[bool], x: Tensor,
-    y: Tensor, weight: Tensor,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """The results of `CompiledDense.stack_gradients`, for tensors with memory."""
+@gradients_of_one.register_vmap
+def gradients_of_traced(
+    info: Any, in_dims: Any, leaves: Sequence[Tensor], relus: Sequence[bool], trained: Sequence[bool]
+) -> tuple[list[Tensor], list[int]]:
+    """The same for all clients that `torch.func.vmap` traces as one."""
+    stacks = [
+        leaf.expand(info.batch_size, *leaf.shape) if axis is None else leaf.movedim(axis, 0)
+        for leaf, axis in zip(leaves, in_dims[0], strict=True)
+    ]
+    results = gradients_of_stack(stacks, relus, trained)
+    return results, [0] * len(results)
+
+
+def gradients_of_stack(leaves: Sequence[Tensor], relus: Sequence[bool], trained: Sequence[bool]) -> list[Tensor]:
+    """The same for a stack of clients, [clients, ...]."""
+    if not all(map(has_memory, leaves)):
+        return plain_gradients(leaves, relus)
+    (x, y, weight), depth = leaves[:3], len(relus)
+    weights, biases = leaves[3 : 3 + depth], leaves[3 + depth :]
 
     def allocate(leaves: Sequence[Tensor]) -> list[Tensor]:
         return [leaf.new_empty(leaf.shape if use else len(leaf)) for leaf, use in zip(leaves, trained, strict=True)]
@@ -105,7 +103,27 @@ def compute_gradients(
     arrays = (flat_arrays([leaf.contiguous() for leaf in ls]) for ls in (weights, biases, grad_weights, grad_biases))
     samples = sample_arrays(x[None], y[None], weight[None])
     run_steps(*arrays, *layer_arrays(weights, relus, trained), *samples, 1.0, False, *(leaf.numpy() for leaf in scores))
-    return *grad_weights, *grad_biases, scores[0][0], *scores[1:]
+    return [*grad_weights, *grad_biases, scores[0][0], *scores[1:]]
+
+
+def has_memory(leaf: Tensor) -> bool:
+    """Whether compiled code may read a tensor: it has memory of its own, and nothing differentiates through it. Tensors
+    inside of further `torch.func` transforms have none."""
+    try:
+        return leaf.data_ptr() is not None and not leaf.requires_grad
+    except RuntimeError:
+        return False
+
+
+def plain_gradients(leaves: Sequence[Tensor], relus: Sequence[bool]) -> list[Tensor]:
+    """`gradients_of_stack` in plain PyTorch."""
+    batch, depth = Batch(*leaves[:3]), len(relus)
+    names = [f"{kind}{index}" for kind in ("weight", "bias") for index in range(depth)]
+    params = {name: leaf for name, leaf in zip(names, leaves[3:], strict=True) if leaf.numel()}
+    layers = [Layer(w, b if b in params else None, r) for w, b, r in zip(names, names[depth:], relus, strict=False)]
+    grads, passed = Dense(layers).gradients(params, batch, batch.x)
+    results = [grads.get(name, batch.x.new_empty(len(batch.y))) for name in names]
+    return [*results, passed.loss, passed.logits, passed.inputs[-1]]
 
 
 def flat_arrays(leaves: Sequence[Tensor]) -> tuple[Any, ...]:

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Method,
-    Phase,
-    Slot,
-    Slots,
-    Tree,
-    buffers_of,
-    model_in,
-    option,
-    private,
-    register,
-    tree,
-)
+from ..contract import About, Batch, ClientContext, Method, Phase, Slots, Tree, option, register, tree
+from ..contract.slots import Slot, keep_model, model_in, private
 
 OWN, SHARE = "apfl.own", "apfl.share"
 
@@ -43,11 +28,7 @@ class APFL(Method):
         \alpha \leftarrow \alpha - \eta \langle v - w_i, \nabla f_i(\bar v) \rangle,
 
     with alpha cut to [0, 1]. Both gradients of the mixture follow from the chain rule; v is never trained on its own
-    loss. The clients send w_i and predict with the mixture of v and the newest w. Run it:
-    ``idiolect run apfl``.
-
-    Hand-worked: f(x) = x^2 / 2 at w = 2, v = 4, alpha = 0.5 and learning rate 0.1. The mixture is 3, its gradient 3. So
-    w becomes 2 - 0.2 = 1.8, v becomes 4 - 0.1 * 0.5 * 3 = 3.85 and alpha 0.5 - 0.1 (4 - 2) 3 = -0.1, cut to 0.
+    loss. The clients send w_i and predict with the mixture of v and the newest w. Run it: ``idiolect run apfl``.
     """
 
     about = About(
@@ -56,10 +37,7 @@ class APFL(Method):
         reveals="the shared model as trained",
         stays="the personal model and the mixing weight",
     )
-    identities: ClassVar[dict[str, str]] = {
-        "apfl(alpha=0, adaptive=false)": "fedavg",
-        "apfl(alpha=1, adaptive=false)": "local",
-    }
+    identities = {"apfl(alpha=0, adaptive=false)": "fedavg", "apfl(alpha=1, adaptive=false)": "local"}
 
     alpha: float = option(0.5, min=0.0, max=1.0, help="share of the personal model, at first or for good")
     adaptive: bool = option(True, help="learn alpha")
@@ -74,11 +52,9 @@ class APFL(Method):
         """alpha as it is given."""
         return {"alpha": torch.full_like(ctx.samples, self.alpha)}
 
-    # -- client ----------------------------------------------------------------------------------
-
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The personal model of a client that trains for the first time starts from the received one."""
-        return {**work, OWN: work["params"], buffers_of(OWN): work["buffers"]} if ctx.newcomer else work
+        return keep_model(work, OWN) if ctx.newcomer else work
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """One phase that trains both models."""
@@ -92,26 +68,17 @@ class APFL(Method):
         work = ctx.optimize(work, OWN, replace(grad, slots={OWN: tree.scale(grad.tree, alpha)}), batch)
         if not self.adaptive:
             return work
-        lr = ctx.lr if self.alpha_lr is None else self.alpha_lr
-        alpha = alpha - lr * tree.dot(tree.sub(v, w), grad.tree)
+        alpha = alpha - ctx.scheduled(self.alpha_lr) * tree.dot(tree.sub(v, w), grad.tree)
         return {**work, SHARE: {"alpha": alpha.clamp(0.0, 1.0)}}
 
-    # -- prediction ------------------------------------------------------------------------------
-
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
-        """The mixture of v and w; a client that has never trained has no v yet and uses w."""
+        """The mixture of v and w, with v's counters; a client that has never trained has no v yet and uses w."""
         shared = super().personal_model(ctx, work)
         if ctx.newcomer:
             return shared
-        own, alpha = model_in(work, OWN), work[SHARE]["alpha"]
-        return {slot: mix_floats(own[slot], leaves, alpha) for slot, leaves in shared.items()}
+        alpha, personal = work[SHARE]["alpha"], model_in(work, OWN)
+        return {slot: {**v, **tree.mix(tree.floats(v), shared[slot], alpha)} for slot, v in personal.items()}
 
     def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The share of the personal model."""
         return {"alpha": client[SHARE]["alpha"]}
-
-
-def mix_floats(v: Tree, w: Tree, alpha: Tensor) -> Tree:
-    """alpha v + (1 - alpha) w of parameters or of running statistics; counters are those of v."""
-    counters = {name: leaf for name, leaf in v.items() if not leaf.is_floating_point()}
-    return {**tree.mix(v, w, alpha), **counters}

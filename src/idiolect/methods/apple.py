@@ -5,30 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Download,
-    Phase,
-    ServerContext,
-    Slot,
-    Slots,
-    Sums,
-    Tree,
-    Upload,
-    option,
-    private,
-    register,
-    tree,
-)
-from ..contract.parts.collection import Collection, latest
+from ..contract import About, Batch, Download, Phase, Slots, Sums, Tree, Uploads, option, register, tree
+from ..contract.context import ClientContext, ServerContext
+from ..contract.parts.collection import OWN, Collection, latest
 from ..contract.phase import look
+from ..contract.slots import Slot, model_in, private
 
 RELATION, CORES, SEEN = "apple.relation", "apple.cores", "apple.seen"
 REQUEST, SAMPLES = "apple.request", "apple.samples"
@@ -57,10 +42,6 @@ class APPLE(Collection):
 
     `cap` limits how many cores are sent to a client each round. It asks for those that it has never seen, then for
     random ones, with odds of `base` to the power of :math:`|p_{ij}|`, and keeps the others as it last saw them.
-
-    Hand-worked: cores 1 and 3, p = (0.5, 0.25), p_0 = (0.5, 0.5), mu = 0.4, first round: the personal model of the
-    first client is 0.5 + 0.75 = 1.25. With loss gradient 2 there its core moves along 0.5 * 2 = 1 and its relations
-    along 2 * 1 = 2 and 2 * 3 + 0.4 (0.25 - 0.5) = 5.9.
     """
 
     about = About(
@@ -75,7 +56,7 @@ class APPLE(Collection):
         Collection.refuses,
         wrapping="its clients train a core beside all others' cores, so there is no one federated model",
     )
-    identities: ClassVar[dict[str, str]] = {"apple(prior=own, lr_p=0)": "local"}
+    identities = {"apple(prior=own, lr_p=0)": "local"}
 
     lr_p: float | None = option(None, min=0.0, help="learning rate of the relations; none is a tenth of the run's")
     core_rate: float = option(
@@ -92,9 +73,9 @@ class APPLE(Collection):
     def slots(self) -> Mapping[str, Slot]:
         """The cores and the relations; under a cap also all cores as last seen. A request that asks for nothing goes up
         too: with it the server learns the number of samples."""
-        own = {RELATION: private(self.first_relation), REQUEST: Slot("round", no_request, up="each")}
+        relations = {RELATION: private(self.first_relation), REQUEST: Slot("round", no_request, up="each")}
         known = {CORES: private(self.no_cores), SEEN: private(nobody_seen)} if self.cap is not None else {}
-        return {**super().slots, SAMPLES: Slot("server", nobody_counted), **own, **known}
+        return {**super().slots, SAMPLES: Slot("server", nobody_counted), **relations, **known}
 
     def first_relation(self, ctx: ClientContext) -> Tree:
         """None yet; how many other clients there are is known only from the first message on."""
@@ -104,19 +85,17 @@ class APPLE(Collection):
         """No cores."""
         return tree.map(lambda leaf: leaf[None][:0], tree.drop(ctx.initial["params"], ctx.private_names))
 
-    # -- client ------------------------------------------------------------------------------------
-
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The own core, all others beside it, and the relations; of slots that are prepared already, the same."""
         prior, me, first = work["apple.prior"]["p"], work["apple.me"]["here"], work[RELATION]
         prior = prior if self.prior == "samples" else me
         p = torch.where(first["trained"], first["p"], prior) if len(first["p"]) else prior
-        own = super().prepare(ctx, work)
+        prepared = {**work, **model_in(work, OWN)}
         buffers = tree.map(
-            lambda mine, newest: torch.where(first["trained"], mine, newest), own["buffers"], work["buffers"]
+            lambda mine, newest: torch.where(first["trained"], mine, newest), prepared["buffers"], work["buffers"]
         )
         received = [work[slot] for slot in work if slot.startswith("apple.core/")]
-        work = {slot: leaves for slot, leaves in own.items() if not slot.startswith("apple.core/")}
+        work = {slot: leaves for slot, leaves in prepared.items() if not slot.startswith("apple.core/")}
         work = {**work, "buffers": buffers, RELATION: {"p": p}, "apple.prior": {"p": prior}}
         if self.cap is not None:
             return {**work, **self.remember(ctx, work, received, known=len(first["p"]) > 0)}
@@ -147,16 +126,18 @@ class APPLE(Collection):
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """One gradient at the personal model moves the core and the relations."""
-        p, me, own, cores = work[RELATION]["p"], work["apple.me"]["here"], work["params"], work[CORES]
+        p, me, core_before, cores = work[RELATION]["p"], work["apple.me"]["here"], work["params"], work[CORES]
         grad = ctx.grad(work, "params", batch, at=mix_cores(work))
         g = grad.tree
         core = {n: (p * me).sum() * leaf if n in cores else leaf for n, leaf in g.items()}
         along = torch.stack([(leaf * g[n]).flatten(1).sum(1) for n, leaf in cores.items()]).sum(0)
-        relation = torch.where(me > 0, tree.dot(tree.pick(own, cores), g), along)
+        relation = torch.where(me > 0, tree.dot(tree.pick(core_before, cores), g), along)
         relation = relation + self.fade(ctx) * self.mu * (p - work["apple.prior"]["p"])
         work = ctx.optimize(work, "params", replace(grad, slots={"params": core}), batch, ctx.lr * self.core_rate)
-        moves, lr = replace(grad, slots={RELATION: {"p": relation}}), ctx.lr / 10
-        return ctx.optimize(work, RELATION, moves, batch, lr if self.lr_p is None else self.lr_p)
+        moves = replace(grad, slots={RELATION: {"p": relation}})
+        return ctx.optimize(
+            work, RELATION, moves, batch, ctx.lr / 10 if self.lr_p is None else ctx.scheduled(self.lr_p)
+        )
 
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep core and relations; send the core and what to be sent next, but nothing of them in the set-up round."""
@@ -173,30 +154,31 @@ class APPLE(Collection):
         wanted = p.abs() * math.log(self.base) + draw + NEVER_SEEN * ~work[SEEN]["seen"]
         return torch.where(me > 0, -torch.inf, wanted).topk(min(self.cap or 0, len(p) - 1)).indices
 
-    # -- server ------------------------------------------------------------------------------------
-
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """All cores, or those asked for, but none during set-up; p_0, and which place in it is the client's own. An
         unseen client gets the personal model of p_0."""
-        shares, each = self.shares(server), dict[int, Slots]()
+        shares, messages = self.shares(server), dict[int, Slots]()
         shared: Slots = {"buffers": super().download(ctx, server, ids).shared["buffers"]}
         members = [i for i in ids if i in ctx.clients]
         if len(members) < len(ids):
             mean = Sums.of(
                 [(self.core(ctx, server, j), float(p), None) for j, p in zip(ctx.clients, shares, strict=True)]
             )
-            each = {i: {"params": mean.mean()} for i in ids if i not in ctx.clients}
+            messages = {i: {"params": mean.mean()} for i in ids if i not in ctx.clients}
         if not members:
-            return Download(shared, each)
+            return Download(shared, messages)
         places = torch.eye(len(shares), device=shares.device)
-        each |= {i: {"apple.me": {"here": places[ctx.clients.index(i)]}} for i in members}
+        messages |= {i: {"apple.me": {"here": places[ctx.clients.index(i)]}} for i in members}
         shared["apple.prior"] = {"p": shares}
         if self.cap is None:
-            return Download({**shared, **self.cores(ctx, server, ctx.clients if ctx.round >= 0 else ())}, each)
+            return Download({**shared, **self.cores(ctx, server, ctx.clients if ctx.round >= 0 else ())}, messages)
         for i in members:
-            asked = self.asked(ctx, server, i)
-            each[i] |= {**self.cores(ctx, server, [ctx.clients[int(k)] for k in asked]), "apple.ids": {"ids": asked}}
-        return Download(shared, each)
+            asked = self.read_request(ctx, server, i)
+            messages[i] |= {
+                **self.cores(ctx, server, [ctx.clients[int(k)] for k in asked]),
+                "apple.ids": {"ids": asked},
+            }
+        return Download(shared, messages)
 
     def cores(self, ctx: ServerContext, server: Slots, clients: Sequence[int]) -> Slots:
         """The cores of some clients, as they are sent."""
@@ -213,7 +195,7 @@ class APPLE(Collection):
         n = n if float(n.sum()) > 0 else torch.ones_like(n)
         return n / n.sum()
 
-    def asked(self, ctx: ServerContext, server: Slots, client: int) -> Tensor:
+    def read_request(self, ctx: ServerContext, server: Slots, client: int) -> Tensor:
         """The places of the cores that a client asked for; any others before it first could."""
         if (request := server.get(f"{REQUEST}@{client}")) is not None:
             return request["ids"]
@@ -221,17 +203,13 @@ class APPLE(Collection):
         drawn = ctx.rng(f"apple {client}").permutation(others)[: self.cap if ctx.round >= 0 else 0]
         return torch.tensor(drawn.tolist(), dtype=torch.long, device=server[SAMPLES]["n"].device)
 
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """The new cores, numbers of samples and requests."""
         after, n = super().aggregate(ctx, server, sums, each), server[SAMPLES]["n"]
         places = torch.tensor([ctx.clients.index(i) for i in each], device=n.device)
         after[SAMPLES] = {"n": n.index_copy(0, places, torch.stack([upload.weight for upload in each.values()]))}
         requests = {f"{REQUEST}@{i}": upload.slots[REQUEST] for i, upload in each.items() if upload.slots[REQUEST]}
         return {**after, **requests}
-
-    # -- prediction --------------------------------------------------------------------------------
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The mixture of the newest cores; an unseen client has no place among them, and uses what it is sent."""
@@ -242,7 +220,7 @@ class APPLE(Collection):
 
 
 def nobody_counted(ctx: ServerContext) -> Tree:
-    """Nobody has told its number of samples yet."""
+    """No client has sent its number of samples yet."""
     device = next(iter(ctx.initial["params"].values())).device
     return {"n": torch.zeros(len(ctx.clients), device=device)}
 
@@ -267,7 +245,7 @@ def mix_cores(work: Slots) -> Tree:
     """
     p, me, cores = work[RELATION]["p"], work["apple.me"]["here"], work[CORES]
 
-    def mixture(name: str, own: Tensor) -> Tensor:
-        return (p * me).sum() * own + torch.einsum("n,n...->...", p * (1 - me), cores[name])
+    def mixture(name: str, core: Tensor) -> Tensor:
+        return (p * me).sum() * core + torch.einsum("n,n...->...", p * (1 - me), cores[name])
 
     return {n: mixture(n, leaf) if n in cores else leaf for n, leaf in work["params"].items()}

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Method,
-    Phase,
-    Slot,
-    Slots,
-    model_in,
-    option,
-    private,
-    register,
-    tree,
-)
+from ..contract import About, Batch, ClientContext, Method, Phase, Slots, option, register, tree
+from ..contract.slots import Slot, keep_model, model_in, private
 
 OWN = "ditto.own"
 
@@ -33,7 +20,7 @@ class Ditto(Method):
 
     with the *received* global model :math:`w^t`. The personal model predicts.
 
-    Hand-worked: at v = 2 with w^t = 1, loss gradient 3, lambda = 1 and eta = 0.1, v becomes 2 - 0.1 (3 + 1) = 1.6.
+    Run it: ``idiolect run ditto``.
     """
 
     about = About(
@@ -42,7 +29,7 @@ class Ditto(Method):
         reveals="the shared model as trained",
         stays="the personal model",
     )
-    identities: ClassVar[dict[str, str]] = {"ditto(lam=0)": "local"}
+    identities = {"ditto(lam=0)": "local"}
 
     lam: float = option(1.0, min=0.0, help="pull of the personal model towards the global one")
     epochs: int | None = option(None, min=1, help="epochs of the personal model; none is the run's local epochs")
@@ -53,8 +40,9 @@ class Ditto(Method):
         return {**super().slots, OWN: private(holds="model")}
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
-        """Remember the received model as the anchor."""
-        return {**work, "ditto.anchor": work["params"]}
+        """Remember the received model as the anchor; who trains for the first time starts from it."""
+        start = keep_model(work, OWN) if ctx.newcomer else work
+        return {**start, "ditto.anchor": work["params"]}
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """First the shared model, then the personal one, on the same batches."""

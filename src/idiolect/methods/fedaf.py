@@ -9,35 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Method,
-    ModelError,
-    Needs,
-    Phase,
-    Refuses,
-    RoundContext,
-    Scored,
-    ServerContext,
-    Slot,
-    Slots,
-    Sums,
-    Task,
-    Tree,
-    Upload,
-    mask_of,
-    option,
-    register,
-    scratch,
-    shared,
-)
+from ..contract import About, Method, ModelError, Needs, Phase, Refuses, Slots, Sums, Tree, option, register
+from ..contract.context import ClientContext, RoundContext, ServerContext
 from ..contract.gradients import Autograd, LossFn
+from ..contract.messages import Uploads
 from ..contract.parts.class_statistics import add_rows, empty, feature_size, require_classes
 from ..contract.parts.heads import check_head
+from ..contract.slots import Slot, mask_of, scratch, shared
 from ..core.randomness import generator
 from ..task.optimizers import SGD
+from ..task.task import Batch, Scored, Task
 
 IMAGES, ALL_IMAGES = "fedaf.images", "fedaf.images.all"
 LOGITS, OWN_LOGITS = "fedaf.logits", "fedaf.logits.own"
@@ -66,9 +47,6 @@ class FedAF(Method):
     round, drawn leaf by leaf with the mean and spread of the initial values; images that start as noise and are learned
     on from round to round; U from the round before, so that a round is one exchange; and all default values.
 
-    Hand-worked: mean features 3 of a class, and images with features 0 and 4, so 2 on average: the first term is 1,
-    its gradient in each image's feature -2 / 2 = -1. Logits {0, 2} and {3, 1} on a line: 0 goes to 1, 2 to 3, SW^2 = 1.
-
     All clients predict with the global model. The server sees condensed images, which can resemble data, and counts.
     Run it: ``idiolect run fedaf``.
     """
@@ -90,15 +68,15 @@ class FedAF(Method):
     )
     one_model = True
 
-    per_class: int = option(10, min=1, help="images that a client learns of each of its classes")
+    per_class: int = option(10, min=1, tuned="1:50:log", help="images that a client learns of each of its classes")
     steps: int = option(50, min=1, help="steps of learning images per round")
-    image_lr: float = option(1.0, above=0.0, help="learning rate of the images")
+    image_lr: float = option(1.0, above=0.0, tuned="0.1:10:log", help="learning rate of the images")
     mix: float = option(
         0.9, min=0.0, max=1.0, help="share of the received model in the network that images are seen by"
     )
-    align: float = option(0.01, min=0.0, help="weight of the agreement with all clients' logits")
+    align: float = option(0.01, min=0.0, tuned="0.001:0.1:log", help="weight of the agreement with all clients' logits")
     directions: int = option(20, min=1, help="random directions of the sliced Wasserstein distance")
-    match: float = option(0.1, min=0.0, help="weight of the soft labels in the server's training")
+    match: float = option(0.1, min=0.0, tuned="0.01:1:log", help="weight of the soft labels in the server's training")
     server_epochs: int = option(5, min=1, help="the server's passes over the images per round")
     server_batch: int = option(64, min=1, help="the server's batch size")
     server_lr: float = option(0.05, above=0.0, help="the server's learning rate")
@@ -136,13 +114,11 @@ class FedAF(Method):
                 "fedaf learns inputs by gradient descent, but this task's are whole numbers; use another method"
             )
 
-    # -- client ----------------------------------------------------------------------------------
-
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The mixed model, and of the images those of the client's classes."""
         images = work[IMAGES]["x"]
-        own = {ALL_IMAGES: {"x": images}, IMAGES: {"x": images[present(ctx.class_counts)]}}
-        return {**work, **own, SAMPLE: self.sample(ctx, work["params"])}
+        image_slots = {ALL_IMAGES: {"x": images}, IMAGES: {"x": images[present_classes(ctx.class_counts)]}}
+        return {**work, **image_slots, SAMPLE: self.sample(ctx, work["params"])}
 
     def sample(self, ctx: ClientContext, params: Tree) -> Tree:
         """The received model mixed with a random one, which all clients of a round have in common."""
@@ -173,9 +149,9 @@ class FedAF(Method):
 
     def image_loss(self, ctx: ClientContext, work: Slots) -> LossFn:
         """The loss of the images: their features' and their logits' distance, over the client's own classes."""
-        own, everyone = present(ctx.class_counts), work[LOGITS]
-        here = work[FEATURES]["count"][own] > 0
-        known = (here & (everyone["count"][own] > 0))[:, None]
+        classes, everyone = present_classes(ctx.class_counts), work[LOGITS]
+        here = work[FEATURES]["count"][classes] > 0
+        known = (here & (everyone["count"][classes] > 0))[:, None]
         lines = torch.from_numpy(
             ctx.rng("fedaf directions").standard_normal((everyone["mean"].shape[1], self.directions), np.float32)
         ).to(everyone["mean"])
@@ -187,32 +163,28 @@ class FedAF(Method):
                 ctx.task.forward(work[slot], work["buffers"], images.flatten(0, 1)) for slot in (SAMPLE, "params")
             )
             features, logits = (rows.reshape(*images.shape[:2], -1).mean(1) for rows in (seen.features, out.outputs))
-            apart = (features - work[FEATURES]["mean"][own]).square().sum(1)
+            apart = (features - work[FEATURES]["mean"][classes]).square().sum(1)
             # What one side lacks is made equal on both.
-            pair = (torch.where(known, rows, 0.0) for rows in (logits, everyone["mean"][own]))
-            a, b = (torch.zeros_like(everyone["mean"]).index_copy(0, own, rows) for rows in pair)
-            return Scored((here * apart).sum() + self.align * sliced(a, b, lines), *out)
+            pair = (torch.where(known, rows, 0.0) for rows in (logits, everyone["mean"][classes]))
+            a, b = (torch.zeros_like(everyone["mean"]).index_copy(0, classes, rows) for rows in pair)
+            return Scored((here * apart).sum() + self.align * sliced_distance(a, b, lines), *out)
 
         return loss
 
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep the images; send those of the client's classes, and the means."""
         before = work[ALL_IMAGES]["x"]
-        images = before.index_copy(0, present(ctx.class_counts), work[IMAGES]["x"])
-        mask = torch.zeros_like(before, dtype=torch.bool).index_fill(0, present(work[FEATURES]["count"]), True)
+        images = before.index_copy(0, present_classes(ctx.class_counts), work[IMAGES]["x"])
+        mask = torch.zeros_like(before, dtype=torch.bool).index_fill(0, present_classes(work[FEATURES]["count"]), True)
         return {**work, IMAGES: {"x": images}, mask_of(IMAGES): {"x": mask}, LOGITS: work[OWN_LOGITS]}
 
-    # -- server ----------------------------------------------------------------------------------
-
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """Train the model on this round's images; the mean logits are averaged class by class."""
         parts = []
         for upload in each.values():
-            own, soft = present(upload.slots[SOFT]["count"]), upload.slots[SOFT]["mean"]
-            y = own.repeat_interleave(self.per_class)
-            parts.append((upload.slots[IMAGES]["x"][own].flatten(0, 1), y, soft[y]))
+            classes, soft = present_classes(upload.slots[SOFT]["count"]), upload.slots[SOFT]["mean"]
+            y = classes.repeat_interleave(self.per_class)
+            parts.append((upload.slots[IMAGES]["x"][classes].flatten(0, 1), y, soft[y]))
         x, y, soft = (torch.cat(column) for column in zip(*parts, strict=True))
         before, count = server[LOGITS], sums[LOGITS].weight["mean"][:, 0].to(x.dtype)
         logits = {**sums[LOGITS].mean(before), "count": torch.where(count > 0, count, before["count"])}
@@ -249,10 +221,10 @@ def initial_buffers(ctx: RoundContext) -> Tree:
     return ctx.initial["buffers"]
 
 
-def present(counts: Tensor) -> Tensor:
+def present_classes(counts: Tensor) -> Tensor:
     """The classes that have samples.
 
-    >>> present(torch.tensor([2.0, 0.0, 1.0]))
+    >>> present_classes(torch.tensor([2.0, 0.0, 1.0]))
     tensor([0, 2])
     """
     return counts.nonzero().flatten()
@@ -260,16 +232,14 @@ def present(counts: Tensor) -> Tensor:
 
 def blank(ctx: RoundContext) -> Tree:
     """Means of the model's outputs over no samples."""
-    model = ctx.initial
-    like = next(iter(model["params"].values()))
-    outputs = ctx.task.forward(model["params"], model["buffers"], ctx.task.example[0][:1].to(like.device)).outputs
-    return empty(ctx.task.classes or 0, outputs.shape[1], like)
+    outputs = ctx.task.example_output.outputs
+    return empty(ctx.task.classes or 0, outputs.shape[1], outputs)
 
 
-def sliced(a: Tensor, b: Tensor, lines: Tensor) -> Tensor:
+def sliced_distance(a: Tensor, b: Tensor, lines: Tensor) -> Tensor:
     """The squared sliced Wasserstein distance of two sets of as many points, over the directions in `lines`.
 
-    >>> sliced(torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0], [1.0]]), torch.ones(1, 1))
+    >>> sliced_distance(torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0], [1.0]]), torch.ones(1, 1))
     tensor(1.)
     """
     return ((a @ lines).sort(0).values - (b @ lines).sort(0).values).square().mean()

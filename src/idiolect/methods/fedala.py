@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Method,
-    Phase,
-    RoundContext,
-    Slot,
-    Slots,
-    Task,
-    Tree,
-    option,
-    private,
-    register,
-    tree,
-)
+from ..contract import About, Batch, Method, Phase, Slot, Slots, Task, Tree, option, private, register, tree
+from ..contract.context import ClientContext, RoundContext
 
 MIX = "fedala.mix"
 OWN, RECEIVED, WEIGHTS, WATCH = "fedala.own", "fedala.received", "fedala.weights", "fedala.watch"
@@ -44,14 +29,9 @@ class FedALA(Method):
     .. math:: W_i \leftarrow \mathrm{clip}\bigl(W_i - \eta \nabla_{\hat\theta} L(\hat\theta_i) \odot
         (\theta_g - \theta_i), 0, 1\bigr).
 
-    One pass is made each time, but several the first time: `start_passes` of them, of which those no longer count that
-    come after the mean losses of the last `window` passes have varied by less than `settle` (standard deviation). The
-    first time is round 1, and the first round of clients that join later; in round 0 all models are the same, and
-    there is nothing to mix. A client predicts with the mixture of its own layers and the newest global model. Run it:
-    ``idiolect run fedala``.
-
-    Hand-worked: own value 4, global 8, W = 0.75 give 4 + 4 * 0.75 = 7. If the loss has the gradient 0.05 there, W moves
-    by -1 * 0.05 * (8 - 4) to 0.55, and training starts at 4 + 4 * 0.55 = 6.2.
+    One pass is made each time, but several the first time (round 1, or later a client's first): `start_passes`, less
+    those after the mean losses of the last `window` passes vary by less than `settle` (standard deviation). A client
+    predicts with the mixture of its own layers and the newest global model. Run it: ``idiolect run fedala``.
     """
 
     about = About(
@@ -59,13 +39,13 @@ class FedALA(Method):
         paper="zhang2023fedala",
         stays="its own last model and the weights by which it takes over the global one",
     )
-    identities: ClassVar[dict[str, str]] = {"fedala(rate=0)": "fedavg", "fedala(layers=0)": "fedavg"}
+    identities = {"fedala(weights_lr=0)": "fedavg", "fedala(layers=0)": "fedavg"}
 
     layers: int = option(1, min=0, help="how many of the last layers are mixed (p)")
     share: float = option(0.8, above=0.0, max=1.0, help="share of the training data that the weights are fitted on (s)")
-    rate: float = option(1.0, min=0.0, help="learning rate of the weights")
-    start_passes: int = option(10, min=1, help="passes, at most, of the first time")
-    window: int = option(5, min=2, help="the weights have settled if so many passes differ little in their loss")
+    weights_lr: float = option(1.0, min=0.0, help="learning rate of the weights")
+    start_passes: int = option(20, min=1, help="passes, at most, of the first time")
+    window: int = option(10, min=2, help="the weights have settled if so many passes differ little in their loss")
     settle: float = option(0.1, min=0.0, help="standard deviation of these losses below which they have settled")
 
     @property
@@ -86,20 +66,13 @@ class FedALA(Method):
         return (ctx.task.head(self.layers) & frozenset(ctx.task.names)) - ctx.private_names
 
     def check(self, task: Task) -> None:
-        """The layers have to exist."""
         task.head(self.layers)
-
-    # -- client ------------------------------------------------------------------------------------
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The mixture, and all that the weights are fitted with."""
         zero = torch.zeros_like(ctx.samples)
-        watch = {
-            "loss": zero,
-            "samples": zero,
-            "means": zero.new_full((self.window,), torch.inf),
-            "going": torch.ones_like(zero, dtype=torch.bool),
-        }
+        means, going = zero.new_full((self.window,), torch.inf), torch.ones_like(zero, dtype=torch.bool)
+        watch = {"loss": zero, "samples": zero, "means": means, "going": going}
         return {**work, RECEIVED: tree.pick(work["params"], work[OWN]), WATCH: watch, "params": self.mixture(work)}
 
     def mixture(self, work: Slots) -> Tree:
@@ -109,7 +82,7 @@ class FedALA(Method):
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """First the weights, from round 1 on; then the model."""
         names = self.mixed_names(ctx)
-        if not (names and self.rate and ctx.round > 0):
+        if not (names and self.weights_lr and ctx.round > 0):
             return (Phase(self.step),)
         passes = self.start_passes if ctx.newcomer or ctx.round == 1 else 1
         fit = Phase(self.fit, MIX, slots=(WEIGHTS,), part=names, epochs=passes, samples=self.share, stream=MIX)
@@ -120,7 +93,7 @@ class FedALA(Method):
         watch = end_pass(work[WATCH], self.settle) if ctx.step == 0 and ctx.epoch else work[WATCH]
         grad, count = ctx.grad(work, "params", batch), batch.weight.sum()
         of_weights = tree.map(torch.mul, grad.tree, tree.sub(work[RECEIVED], work[OWN]))
-        stepped = tree.map(lambda w, g: (w - self.rate * g).clamp(0, 1), work[WEIGHTS], of_weights)
+        stepped = tree.map(lambda w, g: (w - self.weights_lr * g).clamp(0, 1), work[WEIGHTS], of_weights)
         weights = tree.map(lambda new, old: torch.where(watch["going"], new, old), stepped, work[WEIGHTS])
         sums = {"loss": watch["loss"] + grad.scored.loss * count, "samples": watch["samples"] + count}
         params = {**work["params"], **mix(work[OWN], work[RECEIVED], weights)}
@@ -129,8 +102,6 @@ class FedALA(Method):
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep the trained layers, and the weights."""
         return {**work, OWN: tree.pick(work["params"], work[OWN])}
-
-    # -- prediction --------------------------------------------------------------------------------
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The mixture with the newest global model; right after training, the trained model."""
@@ -143,9 +114,9 @@ class FedALA(Method):
         return {"global_share": tree.flatten(weights).mean()} if weights else {}
 
 
-def mix(own: Tree, received: Tree, weights: Tree) -> Tree:
+def mix(personal: Tree, received: Tree, weights: Tree) -> Tree:
     """The mixture, written so that weights of one (or zero) give the received (or own) values to the bit."""
-    return tree.map(lambda o, r, w: w * r + (1 - w) * o, own, received, weights)
+    return tree.map(lambda o, r, w: w * r + (1 - w) * o, personal, received, weights)
 
 
 def end_pass(watch: Tree, settle: float) -> Tree:
@@ -153,9 +124,5 @@ def end_pass(watch: Tree, settle: float) -> Tree:
     zero, mean = torch.zeros_like(watch["loss"]), watch["loss"] / watch["samples"].clamp_min(1)
     means = torch.cat([watch["means"][1:], mean.reshape(1)])
     # Infinite means stand for passes to come; their standard deviation is not a number, so never small.
-    return {
-        "loss": zero,
-        "samples": zero,
-        "means": means,
-        "going": watch["going"] & ~(means.std(correction=0) < settle),
-    }
+    going = watch["going"] & ~(means.std(correction=0) < settle)
+    return {"loss": zero, "samples": zero, "means": means, "going": going}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ..contract import About, ClientContext, ModelError, Phase, Task, option, register
 from ..contract.parts.private_layers import PrivateLayers, all_but_last, in_turn
@@ -18,7 +17,7 @@ class PartlyPrivate(PrivateLayers):
         "output", choices=("output", "input"), help="whether the last or the first layers are personal"
     )
     layers: int = option(1, min=0, help="how many of them are personal")
-    units: tuple[str, ...] = option((), help="instead, names of the personal modules, such as adapters")
+    units: tuple[str | int, ...] = option((), help="instead, names of the personal modules, such as adapters")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,11 +52,9 @@ class FedAlt(PartlyPrivate):
     .. math:: v_i \leftarrow v_i - \gamma_v \nabla_v F_i(u, v_i), \qquad
         u_i \leftarrow u_i - \gamma_u \nabla_u F_i(u_i, v_i^+).
 
-    FedRep is the case of a personal head with its own number of epochs. Normalisation layers of the frozen part stay
-    in evaluation mode. Run it: ``idiolect run fedalt``.
-
-    Hand-worked, one client, one step each, learning rate 0.1, loss (u v - 1)^2 / 2 at u = 2, v = 0: v moves along
-    (u v - 1) u = -2 to 0.2; then u along (0.4 - 1) 0.2 = -0.12 to 2.012.
+    FedRep is the case of a personal head with its own number of epochs. Normalisation layers of the frozen part stay in
+    evaluation mode. (Not the FedALT of 2025, which trains low-rank adapters of language models.) Run it:
+    ``idiolect run fedalt``.
     """
 
     about = About(
@@ -66,10 +63,7 @@ class FedAlt(PartlyPrivate):
         reveals="the shared part",
         stays="the personal part (head, input layers or named units)",
     )
-    identities: ClassVar[dict[str, str]] = {
-        "fedalt(own_epochs=3)": "fedrep(head_epochs=3)",
-        "fedalt(layers=0)": "fedavg",
-    }
+    identities = {"fedalt(own_epochs=3)": "fedrep(head_epochs=3)", "fedalt(layers=0)": "fedavg"}
 
     own_epochs: int | None = option(None, min=0, help="epochs of the personal part; none is the run's local epochs")
     shared_epochs: int | None = option(None, min=0, help="epochs of the shared part; none is the run's local epochs")
@@ -88,9 +82,6 @@ class FedSim(PartlyPrivate):
     averages the shared part u. FedPer is the case of a personal head. Run it: ``idiolect run fedsim``.
 
     .. math:: (u_i, v_i) \leftarrow (u_i, v_i) - \gamma \nabla F_i(u_i, v_i)
-
-    Hand-worked, one client, one step, learning rate 0.1, loss (u v - 1)^2 / 2 at u = 2, v = 0: v moves along
-    (0 - 1) 2 = -2 to 0.2, and u, at the old v, along (0 - 1) 0 = 0, so that it stays 2.
     """
 
     about = About(
@@ -99,4 +90,4 @@ class FedSim(PartlyPrivate):
         reveals="the shared part",
         stays="the personal part (head, input layers or named units)",
     )
-    identities: ClassVar[dict[str, str]] = {"fedsim": "fedper", "fedsim(layers=0)": "fedavg"}
+    identities = {"fedsim": "fedper", "fedsim(layers=0)": "fedavg"}

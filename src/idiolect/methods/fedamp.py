@@ -4,33 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Download,
-    OptionError,
-    ServerContext,
-    Slots,
-    Sums,
-    Upload,
-    option,
-    register,
-    tree,
-)
-from ..contract.parts.collection import Collection, gram, known, latest, split_model
+from ..contract import About, Batch, Download, OptionError, Slots, Sums, Uploads, option, register, tree
+from ..contract.context import ClientContext, ServerContext
+from ..contract.parts.collection import Collection, gram, known_clients, latest, split_model
 
 
 @dataclass(frozen=True)
 class MessagePassing(Collection):
     """The server mixes the clients' latest models anew for each client; subclasses say by which weights."""
 
-    lam: float = option(1.0, min=0.0, help="weight lambda of the pull towards the mixture")
+    lam: float = option(1.0, min=0.0, tuned="0.1:10:log", help="weight lambda of the pull towards the mixture")
     start: str = option("own", choices=("own", "mixture"), help="where local training starts from")
 
     @property
@@ -54,20 +41,18 @@ class MessagePassing(Collection):
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """The mixture u_i; a client without a model gets the mean of the newest ones."""
-        everyone, mean = known(ctx, server), super().download(ctx, server, ids).shared
-        there, each = [i for i in ids if i in everyone], dict.fromkeys(ids, mean)
+        everyone, mean = known_clients(ctx, server), super().download(ctx, server, ids).shared
+        there, messages = [i for i in ids if i in everyone], dict.fromkeys(ids, mean)
         if there:
             xi = server["fedamp.attention"]["xi"][[everyone.index(i) for i in there]]
             mixtures = tree.means([server[latest(j)] for j in everyone], xi)
-            each |= {i: split_model(ctx, mixture) for i, mixture in zip(there, mixtures, strict=True)}
-        return Download({}, each)
+            messages |= {i: split_model(ctx, mixture) for i, mixture in zip(there, mixtures, strict=True)}
+        return Download({}, messages)
 
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """The new models, and by which weights they go into each client's mixture."""
         after = super().aggregate(ctx, server, sums, each)
-        models = [after[latest(i)] for i in known(ctx, after)]
+        models = [after[latest(i)] for i in known_clients(ctx, after)]
         shared = [name for name in ctx.initial["params"] if name in models[0]]
         return {**after, "fedamp.attention": {"xi": self.attention(gram(models, shared))}}
 
@@ -98,11 +83,6 @@ class FedAMP(MessagePassing):
     :math:`\alpha_k` and :math:`\lambda` count in units of :math:`\sigma / (N - 1)`. Then
     :math:`\xi_{ij} = \frac{\alpha}{N - 1} e^{-\|w_i - w_j\|^2 / \sigma}`, the others' weights sum to at most
     :math:`\alpha \le 1`, and the pull is `lam / alpha`. `relative=false` takes the numbers as they are in the formulas.
-
-    Hand-worked: the models 0, 1 and 3 have squared distances 1, 4 and 9, with mean 14/3. With sigma = 3/14 (so that
-    :math:`\sigma` = 1) and alpha = 1, client 0 has weights exp(-1) / 2 = 0.1839 for model 1 and exp(-9) / 2 = 0.0001
-    for model 3, and keeps 0.8160 for itself: u = 0.1841. At w = 1 with u = 0.5, loss gradient 2, lam = 1 and
-    alpha = 0.5 the step is along 2 + 2 (1 - 0.5) = 3.
     """
 
     about = About(
@@ -111,10 +91,12 @@ class FedAMP(MessagePassing):
         reveals="the client's own trained model",
         caution="the server keeps every client's latest model; clients get mixtures of them",
     )
-    identities: ClassVar[dict[str, str]] = {"fedamp(lam=0)": "local"}
+    identities = {"fedamp(lam=0)": "local"}
 
-    alpha: float = option(1.0, above=0.0, help="weight of others' models in the mixture, and inverse pull; at most 1")
-    sigma: float = option(1.0, above=0.0, help="squared distance over which attraction fades")
+    alpha: float = option(
+        1.0, above=0.0, tuned="0.1:1", help="weight of others' models in the mixture, and inverse pull; at most 1"
+    )
+    sigma: float = option(1.0, above=0.0, tuned="0.1:10:log", help="squared distance over which attraction fades")
     relative: bool = option(True, help="sigma is a multiple of the mean squared distance, alpha and lam scale with it")
 
     def __post_init__(self) -> None:
@@ -159,9 +141,6 @@ class HeurFedAMP(MessagePassing):
 
     with a fixed weight :math:`\xi_{ii}` of the client's own model. `lam` is the whole pull,
     :math:`\lambda / \alpha_k` in the paper's notation. Run it: ``idiolect run heurfedamp``.
-
-    Hand-worked: models (1, 0), (0, 1) and (2, 0), self weight 1/2, sigma = ln 3. Seen from the first the cosines are 0
-    and 1, the exponentials 1 and 3, the weights 1/2, 1/8 and 3/8: its mixture is (1.25, 0.125).
     """
 
     about = About(
@@ -170,7 +149,7 @@ class HeurFedAMP(MessagePassing):
         reveals="the client's own trained model",
         caution="the server keeps every client's latest model; clients get mixtures of them",
     )
-    identities: ClassVar[dict[str, str]] = {"heurfedamp(lam=0)": "local"}
+    identities = {"heurfedamp(lam=0)": "local"}
 
     sigma: float = option(10.0, min=0.0, help="how much more weight models of similar direction have")
     self_weight: float = option(0.5, min=0.0, max=1.0, help="weight of the client's own model in its mixture")

@@ -14,8 +14,8 @@ class FedAvg(Method):
 
     .. math:: w \leftarrow \sum_{i \in S} \frac{n_i}{\sum_{j \in S} n_j} w_i
 
-    Hand-worked: two clients with 1 and 3 samples train the scalar 0 to 4 and to 8; the mean is (4 + 24) / 4 = 7.
     Buffers (running statistics) are averaged too; `norm_stats=local` keeps them on the clients.
+    Run it: ``idiolect run fedavg``.
     """
 
     about = About("One model for all: the average of the clients'", paper="mcmahan2017fedavg", kind="global")

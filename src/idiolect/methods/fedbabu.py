@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from ..contract import About, ClientContext, ModelError, OptionError, Phase, Task, option, register
-from ..contract.parts.private_layers import PrivateLayers, shared_names
+from ..contract import About, ClientContext, Method, ModelError, OptionError, Phase, Task, option, register
+from ..contract.parts.private_layers import shared_names
 
 
 @register("fedbabu")
 @dataclass(frozen=True)
-class FedBABU(PrivateLayers):
+class FedBABU(Method):
     r"""FedBABU (Oh et al., ICLR 2022): during the federation only the body is trained and averaged (Algorithm 1); the
     head keeps its random initial values, which all clients have in common and which are never sent,
 
     .. math:: \theta_{ext} \leftarrow \sum_i \frac{n_i}{\sum_j n_j} \theta_{ext,i}, \qquad
         \theta_{cls} = \theta_{cls}^0.
 
-    Before predicting, each client, seen or unseen, fine-tunes a throw-away copy of body and head. The personal
-    model before that is unchanged; its accuracy is the paper's "initial accuracy". Run it: ``idiolect run fedbabu``.
-
-    Hand-worked, one client, one step each, learning rate 0.1, loss (b h - 1)^2 / 2 at b = 2, h = 1: training moves the
-    body alone, along (b h - 1) h = 1, to 1.9. Fine-tuning then moves both, along (1.9 - 1) 1 = 0.9 and (1.9 - 1) 1.9
-    = 1.71, to b = 1.81 and h = 0.829; the next round starts from b = 1.9, h = 1.
+    Before predicting, each client, seen or unseen, fine-tunes a throw-away copy of body and head. The personal model
+    before that is unchanged; its accuracy is the paper's "initial accuracy". Run it: ``idiolect run fedbabu``.
     """
 
     about = About(
@@ -33,7 +28,7 @@ class FedBABU(PrivateLayers):
         reveals="the body",
         stays="the head, which is the same random one everywhere; the fine-tuned copy",
     )
-    identities: ClassVar[dict[str, str]] = {"fedbabu(layers=0, epochs=0)": "fedavg"}
+    identities = {"fedbabu(layers=0, epochs=0)": "fedavg"}
 
     layers: int = option(1, min=0, help="how many of the last layers stay at their initial values")
     epochs: int = option(5, min=0, help="passes of fine-tuning before predicting")
@@ -47,6 +42,10 @@ class FedBABU(PrivateLayers):
                 "fedbabu: part=head is not allowed with layers=0, which leaves no head to fine-tune; "
                 "choose layers=1, or another part"
             )
+
+    def private_names(self, task: Task) -> frozenset[str]:
+        """The last layers."""
+        return task.head(self.layers)
 
     def check(self, task: Task) -> None:
         """There has to be a body to train."""

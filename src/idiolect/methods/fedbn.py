@@ -20,11 +20,8 @@ class FedBN(Method):
 
     Normalisation layers are found by the type of the module (batch, group, layer, instance, RMS), not by its name;
     their scale, shift and running statistics all stay. A client that never trained has the initial ones. An unseen
-    client first measures its own statistics, then trains its own scales and shifts on the shared layers. Run it:
-    ``idiolect run fedbn``.
-
-    Hand-worked: two clients of equal size train a weight to 2 and to 4 and the scale of a normalisation to 5 and
-    to 7; afterwards both hold weight 3, and scales 5 and 7.
+    client first measures its own statistics, then trains its own scales and shifts on the shared layers.
+    Run it: ``idiolect run fedbn``.
     """
 
     about = About(

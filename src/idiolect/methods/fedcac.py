@@ -5,31 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..analysis.layers import largest
-from ..contract import (
-    About,
-    ClientContext,
-    Download,
-    Method,
-    Needs,
-    Refuses,
-    ServerContext,
-    Slot,
-    Slots,
-    Sums,
-    Tree,
-    Upload,
-    option,
-    register,
-    tree,
-    zeros_like_params,
-)
+from ..contract import About, Download, Method, Needs, Refuses, Slots, Sums, Tree, Uploads, option, register, tree
+from ..contract.context import ClientContext, ServerContext
 from ..contract.parts.collection import gram
+from ..contract.slots import Slot, zeros_like_params
 
 CRITICAL = "fedcac.critical"
 _TIE = 1e-9
@@ -50,13 +34,7 @@ class FedCAC(Method):
 
     with mean and maximum over all pairs; from round :math:`\beta` on a client is alone. The server sends client i the
     plain mean over :math:`C_i` of its critical parameters, and FedAvg's global model of all others; this is also what
-    the client predicts with. Clients that are absent count with what they sent last. One that never took part, or is
-    unseen, gets the global model. Run it: ``idiolect run fedcac``.
-
-    Hand-worked: four parameters, tau = 1/2, masks 1100, 1100 and 0011. Then O_01 = 1 and O_02 = O_12 = 0, mean 1/3,
-    maximum 1. With beta = 2 the threshold in round 0 is 1/3 + 1/2 (1 - 1/3) = 2/3: clients 0 and 1 help each other. If
-    all four parameters are 1, 3 and 8 at three clients of equal size, client 0 gets 2, 2, 4, 4 and client 2 gets
-    4, 4, 8, 8.
+    the client predicts with. Run it: ``idiolect run fedcac``.
     """
 
     about = About(
@@ -70,18 +48,20 @@ class FedCAC(Method):
         other_networks="it compares clients' parameters one by one",
         summing="its server keeps the newest model of every client, and compares which parameters are critical",
     )
-    identities: ClassVar[dict[str, str]] = {"fedcac(tau=0)": "fedavg", "fedcac(tau=1, beta=0)": "local"}
+    presets = {"paper": {"beta": 100}}
+    identities = {"fedcac(tau=0)": "fedavg", "fedcac(tau=1, beta=0)": "local"}
 
     tau: float = option(0.5, min=0.0, max=1.0, help="share of each tensor that is critical")
-    beta: int = option(100, min=0, help="round from which a client's critical parameters are its own alone")
+    beta: int | None = option(
+        None, min=0, help="round from which a client's critical parameters are its own alone; none is a share of all"
+    )
+    until: float = option(0.2, min=0.0, max=1.0, help="that share of the run's rounds")
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         """The model, and which of its parameters are critical; the server sees both of every client."""
         model = Slot("server", down=True, up="each", holds="model")
         return {"params": model, CRITICAL: Slot("round", zeros_like_params, up="each", holds="parameters")}
-
-    # -- client ------------------------------------------------------------------------------------
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """Remember where training starts."""
@@ -92,22 +72,18 @@ class FedCAC(Method):
         change = tree.sub(work["params"], work["fedcac.start"])
         return {**work, CRITICAL: tree.map(lambda d, leaf: critical(d * leaf, self.tau), change, work["params"])}
 
-    # -- server ------------------------------------------------------------------------------------
-
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """To each its critical parameters as its helpers have them, all others from the global model."""
-        shared, heard = super().download(ctx, server, ids).shared, self.heard(ctx, server)
-        models, there = [server[f"fedcac.model@{j}"] for j in heard], [i for i in ids if i in heard]
-        each = {i: {"params": shared["params"]} for i in ids}
-        if there:
-            helped = tree.means(models, server["fedcac.help"]["from"][[heard.index(i) for i in there]])
-            for i, custom in zip(there, helped, strict=True):
-                each[i] = {"params": tree.map(torch.where, server[f"{CRITICAL}@{i}"], custom, shared["params"])}
-        return Download({"buffers": shared["buffers"]}, each)
+        shared, senders = super().download(ctx, server, ids).shared, self.senders(ctx, server)
+        models, known = [server[f"fedcac.model@{j}"] for j in senders], [i for i in ids if i in senders]
+        messages = {i: {"params": shared["params"]} for i in ids}
+        if known:
+            helped = tree.means(models, server["fedcac.help"]["from"][[senders.index(i) for i in known]])
+            for i, custom in zip(known, helped, strict=True):
+                messages[i] = {"params": tree.map(torch.where, server[f"{CRITICAL}@{i}"], custom, shared["params"])}
+        return Download({"buffers": shared["buffers"]}, messages)
 
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """The mean, the newest models and masks, and who helps whom."""
         after = super().aggregate(ctx, server, sums, each)
         for i, upload in each.items():
@@ -115,10 +91,14 @@ class FedCAC(Method):
             before = tree.pick(server.get(f"fedcac.model@{i}", ctx.initial["params"]), sent)
             after[f"fedcac.model@{i}"] = Sums.of([(sent, 1.0, mask)]).mean(before)
             after[f"{CRITICAL}@{i}"] = upload.slots[CRITICAL]
-        masks = [after[f"{CRITICAL}@{i}"] for i in self.heard(ctx, after)]
-        return {**after, "fedcac.help": {"from": helpers(overlaps(masks), ctx.round, self.beta)}}
+        masks = [after[f"{CRITICAL}@{i}"] for i in self.senders(ctx, after)]
+        return {**after, "fedcac.help": {"from": helpers(overlaps(masks), ctx.round, self.last_round(ctx))}}
 
-    def heard(self, ctx: ServerContext, server: Slots) -> list[int]:
+    def last_round(self, ctx: ServerContext) -> int:
+        """beta, in rounds."""
+        return round(self.until * ctx.rounds) if self.beta is None else self.beta
+
+    def senders(self, ctx: ServerContext, server: Slots) -> list[int]:
         """The clients that have sent something so far."""
         return [i for i in ctx.clients if f"{CRITICAL}@{i}" in server]
 

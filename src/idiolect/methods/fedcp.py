@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    ModelError,
-    Phase,
-    Scored,
-    Slot,
-    Slots,
-    Task,
-    buffers_of,
-    model_in,
-    option,
-    register,
-    shared,
-    tree,
-)
+from ..analysis.discrepancy import discrepancy
+from ..contract import About, Batch, ClientContext, ModelError, Output, Phase, Slots, Task, option, register, tree
 from ..contract.parts.class_statistics import feature_size
 from ..contract.parts.feature_networks import FeatureNets
 from ..contract.parts.heads import head_outputs, initial_head
-from ..contract.parts.on_features import params_of
-from ..task.network import Output
+from ..contract.slots import Slot, buffers_of, model_in, shared
 
 POLICY, HEAD, CONTEXT = "fedcp.policy", "fedcp.head", "fedcp.context"
 RECEIVED, RECEIVED_HEAD = "fedcp.received", "fedcp.received_head"
@@ -52,13 +36,8 @@ class FedCP(FeatureNets):
     .. math:: \ell + \lambda \, \mathrm{MMD}^2(f, f_g), \quad
         k(a, b) = \sum_s \exp\bigl(-\|a - b\|^2 / 2 s\bigr), \; s \in \{10, 15, 20, 50\}.
 
-    Body and policy are averaged, and a global layer that is the mean of :math:`(h_i + h_g) / 2`. The own layer starts
-    from the global one. A client predicts with both layers, the own context and no noise.
-
-    Hand-worked: one feature f = 4, scores (ln 3, 0), so r = 3/4; layers 2 x and 10 x without bias: the output is
-    2 x 3 + 10 x 1 = 16. The client sends (2 + 10) / 2 = 6 as its global layer.
-
-    An unseen client trains its own layer, from the global one. Run it: ``idiolect run fedcp``.
+    Body and policy are averaged, and a global layer that is the mean of :math:`(h_i + h_g) / 2`, from which the own
+    layer starts. A client predicts with both layers, the own context and no noise. Run it: ``idiolect run fedcp``.
     """
 
     about = About(
@@ -68,16 +47,17 @@ class FedCP(FeatureNets):
         stays="the output layer",
         caution="the server sees half of the private output layer, mixed with the global one",
     )
+    networks = (POLICY,)
+    beside = (POLICY, RECEIVED_HEAD, CONTEXT)
 
     lam: float = option(5.0, min=0.0, help="how strongly features are held near those of the received body")
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         """The model, the policy and the global output layer."""
-        return {**super().slots, POLICY: shared(params_of(POLICY)), HEAD: shared(initial_head)}
+        return {**super().slots, HEAD: shared(initial_head)}
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
-        """The policy: from features, two scores for each."""
         size = feature_size(task)
         return {POLICY: nn.Sequential(nn.Linear(size, 2 * size), nn.LayerNorm(2 * size), nn.ReLU())}
 
@@ -91,8 +71,6 @@ class FedCP(FeatureNets):
                 f"{tuple(weight.shape)}; use a model with a linear output layer"
             )
 
-    # -- client ------------------------------------------------------------------------------------
-
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The context, and all that is frozen; a newcomer's own output layer is the global one."""
         params = {**work["params"], **work[HEAD]} if ctx.newcomer else work["params"]
@@ -101,33 +79,19 @@ class FedCP(FeatureNets):
         return {**work, **frozen, "params": params, CONTEXT: {"v": context}}
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
-        """One phase that trains the model and the policy."""
+        """One phase that trains the model and the policy, with noise."""
         noise = (("gumbel", (-1, 2, feature_size(ctx.task))),)
-        return (Phase(self.step, slots=("params", POLICY), noise=noise),)
+        return tuple(replace(phase, noise=noise) for phase in super().phases(ctx))
 
-    def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """A step of body, own layer and policy."""
-        received = self.model_output(ctx, model_in(work, RECEIVED), batch.x).features
-
-        def loss(trees: Slots) -> Scored:
-            out = self.forward(ctx, {**work, **trees}, batch.x, train=True)
-            apart = discrepancy(out.features, received, batch.weight)
-            return Scored(ctx.task.score(out.outputs, batch) + self.lam * apart, *out)
-
-        return self.optimize_slots(ctx, work, ctx.grad(work, ctx.phase.slots, batch, loss), batch)
+    def penalty(self, ctx: ClientContext, slots: Slots, out: Output, batch: Batch) -> Tensor:
+        """How far the features are from those of the received body."""
+        received = self.model_output(ctx, model_in(slots, RECEIVED), batch.x).features
+        return self.lam * discrepancy(out.features, received, batch.weight, BANDWIDTHS)
 
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Send the mean of own and global output layer."""
-        own = tree.pick(work["params"], work[HEAD])
-        return {**work, HEAD: tree.mix(own, work[HEAD], 0.5)}
-
-    # -- prediction --------------------------------------------------------------------------------
-
-    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
-        """Model, policy, the global output layer as received, and the context."""
-        ready = work if CONTEXT in work else self.prepare(ctx, work)
-        beside = {POLICY: ready[POLICY], HEAD: ready[RECEIVED_HEAD], CONTEXT: ready[CONTEXT]}
-        return {**super().personal_model(ctx, ready), **beside}
+        head = tree.pick(work["params"], work[HEAD])
+        return {**work, HEAD: tree.mix(head, work[HEAD], 0.5)}
 
     def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """Both output layers, each on its part of the features."""
@@ -136,9 +100,9 @@ class FedCP(FeatureNets):
         scores = ctx.nets[POLICY].apply(slots[POLICY], {}, seen).outputs.reshape(len(x), 2, -1)
         if train and "gumbel" in ctx.noise:
             scores = scores + gumbel(ctx.noise["gumbel"])
-        own, common = scores.softmax(1).unbind(1)
-        outputs = head_outputs(ctx.task, slots["params"], own * out.features)
-        return out._replace(outputs=outputs + head_outputs(ctx.task, slots[HEAD], common * out.features))
+        personal, common = scores.softmax(1).unbind(1)
+        outputs = head_outputs(ctx.task, slots["params"], personal * out.features)
+        return out._replace(outputs=outputs + head_outputs(ctx.task, slots[RECEIVED_HEAD], common * out.features))
 
 
 def gumbel(normal: Tensor) -> Tensor:
@@ -151,20 +115,3 @@ def gumbel(normal: Tensor) -> Tensor:
     u = torch.special.ndtr(normal.double())
     noise: Tensor = -torch.log(-torch.log(u))
     return noise.to(normal.dtype)
-
-
-def discrepancy(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
-    r"""The squared maximum mean discrepancy of two weighted samples in the same order, as a biased estimate.
-
-    .. math:: \sum_{l, m} p_l p_m \bigl(k(a_l, a_m) + k(b_l, b_m) - 2 k(a_l, b_m)\bigr)
-
-    >>> discrepancy(torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1))
-    tensor(0.)
-    """
-
-    def kernel(x: Tensor, y: Tensor) -> Tensor:
-        square = x.square().sum(1)[:, None] + y.square().sum(1) - 2 * x @ y.T
-        return torch.stack([torch.exp(-square / (2 * each)) for each in BANDWIDTHS]).sum(0)
-
-    share = weight / weight.sum()
-    return share @ (kernel(a, a) + kernel(b, b) - 2 * kernel(a, b)) @ share

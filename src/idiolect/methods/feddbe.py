@@ -4,34 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Needs,
-    Phase,
-    RoundContext,
-    Scored,
-    Slot,
-    Slots,
-    Tree,
-    option,
-    private,
-    register,
-    scratch,
-    shared,
-    tree,
-)
+from ..contract import About, Batch, Needs, Output, Phase, Slots, Tree, option, register, tree
+from ..contract.context import ClientContext, RoundContext
 from ..contract.parts.class_statistics import feature_size
 from ..contract.parts.heads import head_outputs
 from ..contract.parts.on_features import OnFeatures
-from ..contract.slots import Init
-from ..task.network import Output
+from ..contract.slots import Init, Slot, private, scratch, shared
 
 SHIFT, MEAN, RUNNING = "feddbe.shift", "feddbe.mean", "feddbe.running"
 
@@ -51,11 +32,7 @@ class FedDBE(OnFeatures):
     gradient. The global mean is measured once, before the first round: all clients train the initial model for one
     epoch, send the mean of the features that they saw, and forget that model.
 
-    The model is averaged; the shift starts at zero and never leaves the client. An unseen client trains both. Run it:
-    ``idiolect run feddbe``.
-
-    Hand-worked: features of two samples 1 and 3 have the batch mean 2; with mu = 1, global mean 0.5, kappa = 4 and
-    d = 1 the term is 4 (2 - 0.5)^2 / 2 = 4.5, and its gradient in each of the two features 4 (2 - 0.5) / 2 = 3.
+    The model is averaged; the shift starts at zero and never leaves the client. Run it: ``idiolect run feddbe``.
     """
 
     about = About(
@@ -65,7 +42,8 @@ class FedDBE(OnFeatures):
         stays="the shift of the features",
     )
     needs = Needs(setup_rounds=1)
-    identities: ClassVar[dict[str, str]] = {"feddbe(kappa=0, shift=false)": "fedavg"}
+    beside = (SHIFT,)
+    identities = {"feddbe(kappa=0, shift=false)": "fedavg"}
 
     kappa: float = option(50.0, min=0.0, help="weight kappa of the pull of the mean features to the global mean")
     mu: float = option(1.0, above=0.0, max=1.0, help="weight of the newest batch in the running mean of features")
@@ -82,8 +60,6 @@ class FedDBE(OnFeatures):
         """What is trained: the model and, if there is one, the shift."""
         return ("params", SHIFT) if self.shift else ("params",)
 
-    # -- client ------------------------------------------------------------------------------------
-
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """One phase that trains model and shift; before the first round one epoch of the model alone."""
         if ctx.round < 0:
@@ -92,19 +68,18 @@ class FedDBE(OnFeatures):
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of model and shift on the loss with its pull."""
-        before = work[RUNNING]
+        grad = self.forward_grad(ctx, work, batch, penalty=self.kappa > 0)
+        z = self.running_mean(work, grad.scored.features, batch)
+        return {**self.optimize_slots(ctx, work, grad, batch), RUNNING: {**work[RUNNING], "z": z}}
 
-        def running(out: Output | Scored) -> Tensor:
-            return (1 - self.mu) * before["z"] + self.mu * mean(out.features, batch)
+    def penalty(self, ctx: ClientContext, slots: Slots, out: Output, batch: Batch) -> Tensor:
+        """The pull of the running mean of features to the global one."""
+        apart = self.running_mean(slots, out.features, batch) - slots[MEAN]["z"]
+        return self.kappa * (apart.square().mean() / 2)
 
-        def loss(trees: Slots) -> Scored:
-            out = self.forward(ctx, {**work, **trees}, batch.x, train=True)
-            plain = ctx.task.score(out.outputs, batch)
-            pull = (running(out) - work[MEAN]["z"]).square().mean() / 2 if self.kappa else torch.zeros_like(plain)
-            return Scored(plain + self.kappa * pull, *out)
-
-        grad = ctx.grad(work, ctx.phase.slots, batch, loss)
-        return {**self.optimize_slots(ctx, work, grad, batch), RUNNING: {**before, "z": running(grad.scored)}}
+    def running_mean(self, work: Slots, features: Tensor, batch: Batch) -> Tensor:
+        """The running mean of features after a batch more."""
+        return (1 - self.mu) * work[RUNNING]["z"] + self.mu * mean(features, batch)
 
     def measure(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A plain step; its features enter the mean."""
@@ -117,13 +92,7 @@ class FedDBE(OnFeatures):
         """Before the first round send the mean of the features and nothing else; later all but that."""
         if ctx.round < 0:
             return {MEAN: tree.pick(work[RUNNING], ("z",))}
-        return {slot: value for slot, value in work.items() if slot != MEAN}
-
-    # -- prediction --------------------------------------------------------------------------------
-
-    def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
-        """The model and the shift."""
-        return {**super().personal_model(ctx, work), SHIFT: work[SHIFT]}
+        return tree.drop(work, {MEAN})
 
     def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """The output layer on shifted features."""

@@ -12,29 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Grad,
-    Method,
-    ModelError,
-    Phase,
-    Refuses,
-    RoundContext,
-    Scored,
-    Slot,
-    Slots,
-    Task,
-    Tree,
-    buffers_of,
-    option,
-    private,
-    register,
-    shared,
-    tree,
-)
+from ..contract import About, Grad, Method, ModelError, Phase, Refuses, Slots, Tree, option, register, tree
+from ..contract.context import ClientContext, RoundContext
+from ..contract.slots import Slot, buffers_of, private, shared
 from ..task.losses import bce, class_axis, mae, mse
+from ..task.task import Batch, Scored, Task
 
 MIXTURE = "fedem.mixture"
 
@@ -59,9 +41,7 @@ class FedEM(Method):
     The components start as draws of the scale of the initial model's parameters: equal ones would stay equal. `spread`
     below 1 keeps them near the initial model, which suits a pre-trained one.
 
-    Hand-worked: M = 2, weights 1/2 and 1/2, a sample with losses 0 and ln 3: q = 3/4 and 1/4. A second sample with
-    losses ln 3 and 0 has q = 1/4 and 3/4, so the weights stay 1/2 and 1/2; without it they are 3/4 and 1/4. With those,
-    probabilities 0.8 and 0.4 of a class mix to 0.7.
+    Run it: ``idiolect run fedem``.
     """
 
     about = About(
@@ -74,11 +54,13 @@ class FedEM(Method):
         wrapping="it trains several component models at once, so there is no one federated model",
         other_networks="it averages components of one shape",
     )
-    identities: ClassVar[dict[str, str]] = {"fedem(components=1)": "fedavg"}
+    identities = {"fedem(components=1)": "fedavg"}
+    identity_tolerance: ClassVar[float] = 1e-6
+    """Predictions are logarithms of mixtures."""
 
     components: int = option(3, min=1, help="how many component models there are (M)")
     spread: float = option(1.0, above=0.0, max=1.0, help="how far components start from the initial model; 1 is anew")
-    passes: int = option(5, min=1, help="passes in which an unseen client estimates its mixture")
+    passes: int = option(5, min=1, tuned="never", help="passes in which an unseen client estimates its mixture")
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -115,7 +97,9 @@ class FedEM(Method):
                 "batch; give a loss that returns one value per sample (reduction='none')"
             )
 
-    # -- client --------------------------------------------------------------------------------------
+    def global_model(self, ctx: RoundContext, common: Slots) -> Slots | None:
+        """None: several components are no one model."""
+        return super().global_model(ctx, common) if self.components == 1 else None
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The components to train and, frozen beside them, as received: those give the responsibilities."""
@@ -130,7 +114,7 @@ class FedEM(Method):
     def expect(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """Count responsibilities."""
         losses = self.losses(ctx, work, batch, "start.")
-        return {**work, MIXTURE: expected(ctx, work[MIXTURE], losses, batch)}
+        return {**work, MIXTURE: update_mixture(ctx, work[MIXTURE], losses, batch)}
 
     def maximize(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """Train the components by their responsibilities."""
@@ -147,11 +131,11 @@ class FedEM(Method):
 
     def losses(self, ctx: ClientContext, slots: Slots, batch: Batch, prefix: str = "") -> Tensor:
         """The loss of each component on each sample."""
-        found = []
+        losses = []
         for model in self.models:
             params, buffers = slots[prefix + model], slots[prefix + buffers_of(model)]
-            found.append(ctx.task.losses(ctx.task.forward(params, buffers, batch.x).outputs, batch.y))
-        return torch.stack(found)
+            losses.append(ctx.task.losses(ctx.task.forward(params, buffers, batch.x).outputs, batch.y))
+        return torch.stack(losses)
 
     def gradient(self, ctx: ClientContext, work: Slots, model: str, batch: Batch, shares: Tensor) -> Grad:
         """The gradient of one component's loss, samples weighed by its responsibility for them."""
@@ -163,8 +147,6 @@ class FedEM(Method):
 
         return ctx.grad(work, model, batch, loss)
 
-    # -- prediction ------------------------------------------------------------------------------------
-
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """All components and the mixture."""
         slots = [slot for model in self.models for slot in (model, buffers_of(model))]
@@ -173,7 +155,7 @@ class FedEM(Method):
     def predict(self, ctx: ClientContext, model: Slots, x: Tensor) -> Tensor:
         """The mixture of what the components say."""
         outputs = [ctx.task.forward(model[m], model[buffers_of(m)], x).outputs for m in self.models]
-        return mixed(ctx.task, model[MIXTURE]["pi"], torch.stack(outputs))
+        return mix_outputs(ctx.task, model[MIXTURE]["pi"], torch.stack(outputs))
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client estimates its mixture."""
@@ -181,7 +163,7 @@ class FedEM(Method):
 
     def estimate(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
         """The mixture after one more batch; the components stay as they are."""
-        return {**model, MIXTURE: expected(ctx, model[MIXTURE], self.losses(ctx, model, batch), batch)}
+        return {**model, MIXTURE: update_mixture(ctx, model[MIXTURE], self.losses(ctx, model, batch), batch)}
 
     def adapt_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
         """Where a wrapper trains on: the mixture, then the components by their responsibilities."""
@@ -213,7 +195,7 @@ def responsibilities(prior: Tensor, losses: Tensor) -> Tensor:
     return torch.softmax(prior.log()[:, None] - losses, 0)
 
 
-def expected(ctx: ClientContext, mixture: Tree, losses: Tensor, batch: Batch) -> Tree:
+def update_mixture(ctx: ClientContext, mixture: Tree, losses: Tensor, batch: Batch) -> Tree:
     """The mixture after one more batch of a pass, whose responsibilities all use the weights from before it."""
     first = ctx.step == 0
     prior = mixture["pi"] if first else mixture["prior"]
@@ -221,7 +203,7 @@ def expected(ctx: ClientContext, mixture: Tree, losses: Tensor, batch: Batch) ->
     return {"pi": total / total.sum(), "prior": prior, "sum": total}
 
 
-def mixed(task: Task, pi: Tensor, outputs: Tensor) -> Tensor:
+def mix_outputs(task: Task, pi: Tensor, outputs: Tensor) -> Tensor:
     """Outputs [components, samples, ...] as one: log-probabilities of the mixed ones, or the mean of numbers."""
     weights = pi.reshape(-1, *[1] * (outputs.ndim - 1))
     if task.loss_fn in (mse, mae) or (task.classes is None and task.loss_fn is not bce):

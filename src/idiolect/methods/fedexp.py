@@ -4,29 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from ..contract import (
-    About,
-    Download,
-    Method,
-    Refuses,
-    ServerContext,
-    Slot,
-    Slots,
-    Sums,
-    Tree,
-    Upload,
-    option,
-    register,
-    scratch,
-    tree,
-    zero,
-)
-from ..contract.parts.server_step import ServerStep, step_towards
+from ..contract import About, Download, Method, Refuses, Slots, Sums, Tree, Upload, Uploads, option, register, tree
+from ..contract.context import ServerContext
+from ..contract.parts.server_step import ServerStep, difference, step_towards, update_of
+from ..contract.slots import Slot, scratch, zero
 
 BEFORE, LAST, LENGTH = "fedexp.before", "fedexp.last", "fedexp.length"
 
@@ -40,21 +24,17 @@ class FedExP(ServerStep):
     .. math:: \eta_g = \max\Bigl\{1, \frac{\sum_i \|\Delta_i\|^2}{2 M (\|\bar\Delta\|^2 + \epsilon)}\Bigr\},
         \qquad w \leftarrow w + \eta_g \bar\Delta.
 
-    Because the iterates then oscillate, the model that predicts is the average of the last two. Training starts
-    from the last iterate itself. That costs no message: at the start of a round the server hands out the iterate, and
-    for predictions after the round the average. Run it: ``idiolect run fedexp``.
-
-    Hand-worked: updates (3, 1) and (1, -3) have squared lengths 10 and 10 and the mean (2, -1) of squared length 5.
-    With epsilon = 0.5 the rate is 20 / (2 * 2 * 5.5) = 0.909, so 1; updates (3, 1) and (-1, -3) have the mean (1, -1),
-    and the rate is 20 / (2 * 2 * 2.5) = 2: w moves by (2, -2), and from w = 0 the average of the last two is (1, -1).
+    Because the iterates then oscillate, the model that predicts is the average of the last two. Training starts from
+    the last iterate itself. That costs no message: at the start of a round the server hands out the iterate, and for
+    predictions after the round the average. Run it: ``idiolect run fedexp``.
     """
 
     about = About("A server that extrapolates", paper="jhunjhunwala2023fedexp", kind="global")
     refuses = Refuses(other_networks="it compares the updates of one network")
     one_model = True
-    identities: ClassVar[dict[str, str]] = {"fedexp(eps=inf, average_last=false, uniform=false)": "fedavg"}
+    identities = {"fedexp(eps=inf, average_last=false)": "fedavg"}
 
-    eps: float = option(1e-3, above=0.0, help="added to the squared length of the mean update; inf gives rate 1")
+    eps: float = option(1e-3, above=0.0, help="added to the squared length of the mean update; inf gives eta_g = 1")
     average_last: bool = option(True, help="predict with the average of the last two iterates")
 
     @property
@@ -77,9 +57,7 @@ class FedExP(ServerStep):
         change = update_of(upload, server["params"])
         return replace(upload, slots={**upload.slots, LENGTH: {"squared": tree.dot(change, change)}})
 
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """Extrapolate."""
         mean = Method.aggregate(self, ctx, server, sums, each)
         rate = self.rate(server["params"], mean["params"], float(sums[LENGTH].mean()["squared"]))
@@ -88,7 +66,7 @@ class FedExP(ServerStep):
 
     def rate(self, before: Tree, mean: Tree, length: float) -> float:
         """eta_g, from the models before and after averaging and the mean squared length of the updates."""
-        change = tree.sub(to_double(mean), to_double(before))
+        change = difference(mean, before)
         return max(1.0, length / (2 * (float(tree.dot(change, change)) + self.eps)))
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
@@ -104,15 +82,3 @@ def facts(rate: float, round: int) -> Tree:
 def first_facts(ctx: ServerContext) -> Tree:
     """Before the first round there is nothing to average with."""
     return facts(1.0, ctx.round - 1)
-
-
-def to_double(leaves: Mapping[str, Tensor]) -> Tree:
-    """A tree in double precision, in which small differences of models keep their length."""
-    return tree.map(lambda leaf: leaf.to(torch.float64), leaves)
-
-
-def update_of(upload: Upload, before: Tree) -> Tree:
-    """What a client sent minus what the server has, zero where it sent nothing."""
-    change = tree.sub(to_double(upload.slots["params"]), before)
-    masks = upload.masks.get("params", {})
-    return {n: torch.where(masks[n], leaf, 0.0) if n in masks else leaf for n, leaf in change.items()}

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Download,
-    Needs,
-    Phase,
-    ServerContext,
-    Slot,
-    Slots,
-    Sums,
-    Tree,
-    Upload,
-    option,
-    register,
-    tree,
-)
-from ..contract.parts.collection import Collection, join_model, known, latest, split_model
+from ..contract import About, Batch, Download, Needs, Phase, Slot, Slots, Sums, Tree, Uploads, option, register, tree
+from ..contract.context import ClientContext, ServerContext
+from ..contract.parts.collection import Collection, join_model, known_clients, latest, split_model
+from ..contract.slots import keep_model, model_in, private
 
-GAINS, LOSSES = "fedfomo.gains", "fedfomo.losses"
+BASE, GAINS, LOSSES = "fedfomo.base", "fedfomo.gains", "fedfomo.losses"
 # A smaller share of the own loss is no gain: normalised, round-off would decide whom a client follows.
 NO_GAIN = 1e-6
 
@@ -36,22 +21,20 @@ NO_GAIN = 1e-6
 @register("fedfomo")
 @dataclass(frozen=True)
 class FedFomo(Collection):
-    r"""FedFomo (Zhang et al., ICLR 2021): federated first-order model optimization.
-    Run it: ``idiolect run fedfomo``.
+    r"""FedFomo (Zhang et al., ICLR 2021): federated first-order model optimization. Run it: ``idiolect run fedfomo``.
 
-    With the loss :math:`L_i` on a part of its training data that client i sets aside, it weighs each received model
+    Client i goes on from :math:`\theta_i^{t-1}`, the model that its last training *started* from. The models that it
+    may follow are its own as trained and `models` - 1 of the others'. With the loss :math:`L_i` on a part of its
+    training data that it sets aside, it weighs each of them
 
-    .. math:: a_n = \frac{L_i(\theta_i) - L_i(\theta_n)}{\|\theta_n - \theta_i\| + \epsilon_0}, \quad
+    .. math:: a_n = \frac{L_i(\theta_i^{t-1}) - L_i(\theta_n)}{\|\theta_n - \theta_i^{t-1}\| + \epsilon_0}, \quad
         W_n = \frac{\max(a_n, 0)}{\sum_m \max(a_m, 0)}, \quad
-        \theta_i \leftarrow \theta_i + \sum_n W_n (\theta_n - \theta_i),
+        \theta_i^t = \theta_i^{t-1} + \sum_n W_n (\theta_n - \theta_i^{t-1}),
 
-    stays where it is if no :math:`a_n` is positive, and then trains. It predicts with the trained model. The server
-    adds what a client found to its affinities, :math:`P_{in} \leftarrow P_{in} + a_n`, and next time sends the `models`
-    others of highest affinity; each place goes to a random one with probability :math:`\varepsilon`, which falls by
-    `decay` each round.
-
-    Hand-worked: at 0 with loss 1, the models 2 (loss 0.5), 4 (loss 0) and -1 (loss 3) have a = 0.25, 0.25 and -2, so
-    W = 1/2, 1/2, 0, and training starts from 0 + (2 + 4) / 2 = 3.
+    is back at :math:`\theta_i^{t-1}` if no :math:`a_n` is positive, and then trains. It predicts with the trained
+    model. The server adds what a client found to its affinities, :math:`P_{in} \leftarrow P_{in} + a_n`, and next time
+    sends the others of highest affinity; each place goes to a random one with probability :math:`\varepsilon`, which
+    falls by `decay` each round.
     """
 
     about = About(
@@ -64,9 +47,9 @@ class FedFomo(Collection):
     refuses = replace(
         Collection.refuses, wrapping="its clients get several models of others, so there is no one federated model"
     )
-    identities: ClassVar[dict[str, str]] = {"fedfomo(models=0)": "local"}
+    identities = {"fedfomo(models=0)": "local"}
 
-    models: int = option(5, min=0, help="how many of the others' models a client gets each round (M)")
+    models: int = option(5, min=0, help="how many models a client may follow, its own among them (M)")
     share: float = option(0.2, above=0.0, below=1.0, help="share of the training data that models are tried on")
     epsilon: float = option(0.3, min=0.0, max=1.0, help="chance that a place goes to a random model at first")
     decay: float = option(0.05, min=0.0, max=1.0, help="how much that chance falls each round")
@@ -78,16 +61,17 @@ class FedFomo(Collection):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        """The models, and what those that a client was sent gained."""
-        return {**super().slots, GAINS: Slot("round", no_gains, up="each")}
-
-    # -- client ------------------------------------------------------------------------------------
+        """The models, where the last training started, and what the others' models gained."""
+        base = {BASE: private(holds="model")} if self.models else {}
+        return {**super().slots, **base, GAINS: Slot("round", no_gains, up="each")}
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The own model, the received ones beside it, and nothing known of any."""
-        none = torch.zeros(1 + len(received(work)), device=ctx.samples.device)
+        none = torch.zeros(2 + len(pick_received(work)), device=ctx.samples.device)
         losses = {"sum": none, "samples": torch.zeros_like(ctx.samples)}
-        return {**super().prepare(ctx, work), LOSSES: losses, GAINS: {"a": none[1:]}}
+        start = super().prepare(ctx, work)
+        start = keep_model(start, BASE) if ctx.newcomer and self.models else start
+        return {**start, LOSSES: losses, GAINS: {"a": none[2:]}}
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """Try the models on the data set aside, follow those that help, then train."""
@@ -96,40 +80,41 @@ class FedFomo(Collection):
         score = Phase(self.score, "score", slots=(), epochs=1, data="holdout", stream="holdout")
         return (score, Phase(self.step, before=self.follow))
 
+    def candidates(self, ctx: ClientContext, work: Slots) -> list[Tree]:
+        """What is shared of the models: where the last training started, where it ended, and the received ones."""
+        own = [join_model(model_in(work, BASE)), join_model(work)]
+        return [*(tree.drop(model, ctx.private_names) for model in own), *pick_received(work).values()]
+
     def score(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
-        """Add up the losses of all models, the own one first."""
-        own, count, losses = join_model(work), batch.weight.sum(), list[Tensor]()
-        for model in (own, *received(work).values()):
-            slots = split_model(ctx, {**own, **model})
+        """Add up the losses of all models."""
+        own_model, count, losses = join_model(work), batch.weight.sum(), list[Tensor]()
+        for model in self.candidates(ctx, work):
+            slots = split_model(ctx, {**own_model, **model})
             outputs = ctx.task.forward(slots["params"], slots["buffers"], batch.x).outputs
             losses.append(ctx.task.score(outputs, batch) * count)
         return {**work, LOSSES: tree.add(work[LOSSES], {"sum": torch.stack(losses), "samples": count})}
 
     def follow(self, ctx: ClientContext, work: Slots) -> Slots:
-        """Weigh the models by what they gain, and move towards those that gain something."""
-        others = list(received(work).values())
-        if not others:
-            return work
-        own = join_model(work)
+        """Weigh the models by what they gain, and move towards those that gain something; training starts there."""
+        base, *others = self.candidates(ctx, work)
         loss = work[LOSSES]["sum"] / work[LOSSES]["samples"].clamp_min(1)
         gained = loss[0] - loss[1:]
         gained = torch.where(gained.abs() > NO_GAIN * loss[0].abs(), gained, 0.0)
-        params = tree.pick(work["params"], others[0])
-        apart = torch.stack([tree.norm(tree.sub(params, other)) for other in others])
+        names = tree.pick(base, work["params"])
+        apart = torch.stack([tree.norm(tree.sub(names, tree.pick(other, names))) for other in others])
         gains = gained / (apart + 1e-5)
-        return {**work, **split_model(ctx, move_towards(own, others, gains)), GAINS: {"a": gains}}
-
-    # -- server ------------------------------------------------------------------------------------
+        start = split_model(ctx, {**join_model(work), **move_towards(base, others, gains)})
+        return {**keep_model({**work, **start}, BASE), GAINS: {"a": gains[1:]}}
 
     def choose(self, ctx: ServerContext, server: Slots, client: int) -> list[int]:
         """Whose models a client gets: those of highest affinity, some places given at random; ties are drawn."""
-        others = [j for j in known(ctx, server) if j != client]
+        others = [j for j in known_clients(ctx, server) if j != client]
         draw = ctx.rng(f"fedfomo {client}")
         drawn = [others[k] for k in draw.permutation(len(others))]
         affinity = self.affinity(ctx, server, client)
         ranked = sorted(drawn, key=lambda j: -float(affinity[ctx.clients.index(j)]))
         chance, chosen = max(0.0, self.epsilon - self.decay * ctx.round), list[int]()
-        for explores in draw.random(min(self.models, len(others))) < chance:
+        for explores in draw.random(min(max(self.models - 1, 0), len(others))) < chance:
             chosen.append(next(j for j in (drawn if explores else ranked) if j not in chosen))
         return chosen
 
@@ -145,9 +130,7 @@ class FedFomo(Collection):
         models = {i: {f"fedfomo.model/{k}": server[latest(j)] for k, j in enumerate(js)} for i, js in chosen.items()}
         return Download(super().download(ctx, server, ids).shared, models)
 
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """The new models; what clients gained by the models they were sent enters their affinities."""
         after = super().aggregate(ctx, server, sums, each)
         for client, upload in each.items():
@@ -164,13 +147,13 @@ def no_gains(ctx: ClientContext) -> Tree:
     return {"a": ctx.samples.new_zeros(0)}
 
 
-def received(slots: Slots) -> Slots:
+def pick_received(slots: Slots) -> Slots:
     """The others' models, in the order in which they were sent."""
-    return {slot: each for slot, each in slots.items() if slot.startswith("fedfomo.model/")}
+    return {slot: leaves for slot, leaves in slots.items() if slot.startswith("fedfomo.model/")}
 
 
-def move_towards(own: Tree, others: Sequence[Tree], gains: Tensor) -> Tree:
-    """The own model moved towards the others in proportion to their gains, where these are positive.
+def move_towards(base: Tree, models: Sequence[Tree], gains: Tensor) -> Tree:
+    """A model moved towards others in proportion to their gains, where these are positive; counters are the first's.
 
     >>> models = [{"w": torch.tensor(2.0)}, {"w": torch.tensor(4.0)}, {"w": torch.tensor(-1.0)}]
     >>> move_towards({"w": torch.tensor(0.0)}, models, torch.tensor([0.25, 0.25, -2.0]))
@@ -179,8 +162,11 @@ def move_towards(own: Tree, others: Sequence[Tree], gains: Tensor) -> Tree:
     gains = gains.clamp_min(0.0)
     weights = gains / gains.sum().clamp_min(torch.finfo(gains.dtype).tiny)
 
-    def towards(leaf: Tensor, *sent: Tensor) -> Tensor:
-        moves = [weight * (each - leaf) for weight, each in zip(weights, sent, strict=True)]
-        return leaf + torch.stack(moves).sum(0) if leaf.is_floating_point() else leaf
+    def towards(leaf: Tensor, *others: Tensor) -> Tensor:
+        if not leaf.is_floating_point():
+            return others[0]
+        return leaf + torch.stack([weight * (other - leaf) for weight, other in zip(weights, others, strict=True)]).sum(
+            0
+        )
 
-    return {**own, **tree.map(towards, tree.pick(own, others[0]), *others)}
+    return tree.map(towards, base, *models)

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Grad,
-    Method,
-    Needs,
-    Phase,
-    Refuses,
-    RoundContext,
-    Scored,
-    ServerContext,
-    Slot,
-    Slots,
-    Sums,
-    Tree,
-    Upload,
-    mask_of,
-    option,
-    private,
-    register,
-    scratch,
-)
+from ..contract import About, Grad, Method, Needs, Phase, Refuses, Slots, Sums, Tree, option, register
+from ..contract.context import ClientContext, RoundContext, ServerContext
+from ..contract.messages import Uploads
 from ..contract.phase import Step
+from ..contract.slots import Slot, mask_of, private, scratch
 from ..task.losses import per_sample
+from ..task.task import Batch, Scored
 
 SCORES = "fedmd.scores"
 SEEN = "fedmd.seen"
@@ -52,9 +34,6 @@ class FedMD(Method):
     In a set-up round clients train on the public data, then on their own, and give the first scores. The scores that a
     client sends at the end of a round are of the samples that all digest in the next, so that a round is one exchange.
 
-    Hand-worked: two clients score a sample (2, 0) and (4, 2). The consensus is (3, 1); the first client's loss is
-    (1 + 1) / 2 = 1, and its gradient in the scores (-1/2, -1/2).
-
     The server sees scores of public samples only. An unseen client goes through the set-up and one round.
     Run it: ``idiolect run fedmd``.
     """
@@ -68,9 +47,7 @@ class FedMD(Method):
     )
     needs = Needs(setup_rounds=1, public=True)
     refuses = Refuses(wrapping="its clients share scores of public samples, not a model")
-    identities: ClassVar[dict[str, str]] = {
-        "fedmd(public_epochs=0, private_epochs=0, digest_epochs=0)": "local",
-    }
+    identities = {"fedmd(public_epochs=0, private_epochs=0, digest_epochs=0)": "local"}
 
     samples: int = option(5000, min=1, help="public samples scored and digested per round, or all if there are fewer")
     loss: str = option("l1", choices=("l1", "mse"), help="distance of a client's scores from the consensus")
@@ -85,10 +62,14 @@ class FedMD(Method):
     @property
     def slots(self) -> Mapping[str, Slot]:
         """No model is shared; the consensus goes down, and where it is digested, scores go up."""
-        kept = {"params": private(holds="model"), CONSENSUS: Slot("server", no_consensus, down=True)}
+        slots = {"params": private(holds="model"), CONSENSUS: Slot("server", no_consensus, down=True)}
         if not self.digest_epochs:
-            return kept
-        return {**kept, SCORES: Slot("round", self.no_scores, up="sum", weigh="uniform"), SEEN: scratch(self.none_seen)}
+            return slots
+        return {
+            **slots,
+            SCORES: Slot("round", self.no_scores, up="sum", weigh="uniform"),
+            SEEN: scratch(self.none_seen),
+        }
 
     def no_scores(self, ctx: ClientContext) -> Tree:
         """Room for the scores."""
@@ -97,8 +78,6 @@ class FedMD(Method):
     def none_seen(self, ctx: ClientContext) -> Tree:
         """Which samples have scores: none."""
         return {"rows": blank(ctx, self.samples).new_zeros(self.samples, dtype=torch.bool)}
-
-    # -- client --------------------------------------------------------------------------------------
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """Digest and revisit, or the set-up; then score the next round's samples."""
@@ -142,8 +121,8 @@ class FedMD(Method):
         def loss(trees: Slots) -> Scored:
             out = ctx.task.forward(trees["params"], work["buffers"], batch.x, train=True)
             off = out.outputs - target
-            each = per_sample(off.abs() if self.loss == "l1" else off**2)
-            return Scored(fits * (each * batch.weight).sum() / batch.weight.sum(), *out)
+            errors = per_sample(off.abs() if self.loss == "l1" else off**2)
+            return Scored(fits * (errors * batch.weight).sum() / batch.weight.sum(), *out)
 
         return ctx.grad(work, "params", batch, loss)
 
@@ -167,18 +146,12 @@ class FedMD(Method):
         mask = seen.reshape(-1, *[1] * (scores.ndim - 1)).expand(scores.shape)
         return {**work, mask_of(SCORES): {"scores": mask}}
 
-    # -- server --------------------------------------------------------------------------------------
-
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """The plain mean of the scores, of as many samples as were scored; they are digested in the next round."""
         mean, weight = sums[SCORES].mean()["scores"], sums[SCORES].weight["scores"]
         seen = (weight > 0).flatten(1).any(1)
         used = torch.tensor(ctx.round + 1, device=mean.device)
         return {**server, CONSENSUS: {"scores": mean[: int(seen.sum())].clone(), "round": used}}
-
-    # -- prediction ----------------------------------------------------------------------------------
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The own model; with the consensus, should it be digested."""
@@ -203,7 +176,5 @@ def no_consensus(ctx: ServerContext) -> Tree:
 
 def blank(ctx: RoundContext, count: int) -> Tensor:
     """Zeros in place of the scores of so many samples."""
-    model = ctx.initial
-    x = ctx.task.example[0][:1].to(next(iter(model["params"].values())).device)
-    outputs = ctx.task.forward(model["params"], model["buffers"], x).outputs
+    outputs = ctx.task.example_output.outputs
     return outputs.new_zeros(count, *outputs.shape[1:])

@@ -4,43 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ..analysis.simplex import simplex_weights
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Download,
-    Method,
-    Needs,
-    Phase,
-    Refuses,
-    Scored,
-    ServerContext,
-    Slot,
-    Slots,
-    Sums,
-    Task,
-    Tree,
-    Upload,
-    option,
-    register,
-    tree,
-    zero,
-)
+from ..contract import About, Needs, Phase, Refuses, Slots, Sums, Tree, option, register, tree
+from ..contract.context import ClientContext, ServerContext
+from ..contract.messages import Download, Uploads
 from ..contract.parts.class_statistics import (
+    ClassMeans,
     add_rows,
     distance,
-    merge_means,
     no_features,
     require_classes,
     rows,
     shared_means,
 )
+from ..contract.slots import Slot, zero
+from ..task.task import Batch, Scored, Task
 
 PROTOTYPES, STATISTICS = "fedpac.prototypes", "fedpac.statistics"
 GLOBAL = "fedpac.global"
@@ -48,7 +30,7 @@ GLOBAL = "fedpac.global"
 
 @register("fedpac")
 @dataclass(frozen=True)
-class FedPAC(Method):
+class FedPAC(ClassMeans):
     r"""FedPAC (Xu, Tong and Huang, ICLR 2023): clients share a body :math:`\varphi` and help each other with heads.
 
     A client trains its head, then the body, whose features are pulled to the global mean of their class (eq. 6),
@@ -69,10 +51,6 @@ class FedPAC(Method):
     Weights below 1e-3 become zero; where none is left the client keeps its own head. A client that is absent keeps the
     head that its last round led to; one that never trained has the mean of all heads. An unseen client starts from that
     mean and trains its head. Run it: ``idiolect run fedpac``.
-
-    Hand-worked, one class and one feature: three clients with h = 0, 1, 10 and V = 1, 1, 1. For the first client,
-    diag(V) + D is [[1, 0, 0], [0, 2, 10], [0, 10, 101]]; the third gets no weight, and the first two minimise
-    a^2 + 2 b^2 with a = 2/3, b = 1/3. Heads 3, 6 and 100 become 4.
     """
 
     about = About(
@@ -86,12 +64,15 @@ class FedPAC(Method):
         other_networks="it works with the features of one network",
         summing="it combines the participants' heads anew for each of them",
     )
-    identities: ClassVar[dict[str, str]] = {"fedpac(lam=0, collaborate=false)": "fedrep(head_epochs=1)"}
+    identities = {"fedpac(lam=0, collaborate=false)": "fedrep(head_epochs=1)"}
 
     lam: float = option(1.0, min=0.0, help="weight lambda of the pull of features to the global class means")
     collaborate: bool = option(True, help="combine heads; false leaves each client its own")
     head_epochs: int = option(1, min=0, help="epochs of the head, body frozen")
     head_lr: float | None = option(None, above=0.0, help="learning rate of the head; none is the run's")
+    onboard_epochs: int | None = option(
+        None, min=0, help="passes in which an unseen client trains its head; none is the run's local epochs"
+    )
     smallest: float = option(1e-3, min=0.0, below=1.0, help="smaller weights of heads become zero")
 
     @property
@@ -111,8 +92,6 @@ class FedPAC(Method):
         """Class means need classes and features."""
         require_classes(self.name, task)
         task.require_features(self.name)
-
-    # -- client ------------------------------------------------------------------------------------
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """Remember the global class means; nothing is measured yet."""
@@ -162,23 +141,17 @@ class FedPAC(Method):
         """The model's features on a batch, row by row."""
         return rows(ctx.task.forward(work["params"], work["buffers"], batch.x).features, batch)
 
-    # -- server ------------------------------------------------------------------------------------
-
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """The body, the class means, and to each its own head, or the mean of all."""
         common = dict(super().download(ctx, server, ids).shared)
         params = common.pop("params")
         return Download(common, {i: {"params": {**params, **server.get(f"fedpac.head@{i}", {})}} for i in ids})
 
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """The mean model, the mean of each class, and the participants' new heads."""
-        after = super().aggregate(ctx, server, sums, each)
-        means = merge_means(sums[PROTOTYPES], server[PROTOTYPES])
-        return {**after, PROTOTYPES: means, **self.combine_heads(ctx, server, each)}
+        return {**super().aggregate(ctx, server, sums, each), **self.combine_heads(ctx, server, each)}
 
-    def combine_heads(self, ctx: ServerContext, server: Slots, each: Mapping[int, Upload]) -> Slots:
+    def combine_heads(self, ctx: ServerContext, server: Slots, each: Uploads) -> Slots:
         """The head of each participant: its combination of all participants' heads."""
         names, uploads = self.head(ctx.task), list(each.values())
         heads = [tree.pick(upload.slots["params"], names) for upload in uploads]
@@ -193,8 +166,8 @@ class FedPAC(Method):
 
     def weights(self, statistics: Sequence[Tree]) -> Tensor:
         """The weights alpha, a row for each client (eq. 11)."""
-        h = torch.stack([each["mean"].flatten() for each in statistics]).to("cpu", torch.float64)
-        variance = torch.stack([each["variance"] for each in statistics]).to("cpu", torch.float64)
+        h = torch.stack([row["mean"].flatten() for row in statistics]).to("cpu", torch.float64)
+        variance = torch.stack([row["variance"] for row in statistics]).to("cpu", torch.float64)
         weights = torch.eye(len(h), dtype=torch.float64)
         for i in range(len(h)):
             apart = h[i] - h
@@ -203,8 +176,6 @@ class FedPAC(Method):
             weights[i] = alpha if bool(alpha.any()) else weights[i]
         return weights
 
-    # -- prediction --------------------------------------------------------------------------------
-
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its head on the shared body."""
-        return (Phase(self.adapt_step, "onboard", part=self.head(ctx.task)),)
+        return (Phase(self.adapt_step, "onboard", part=self.head(ctx.task), epochs=self.onboard_epochs),)

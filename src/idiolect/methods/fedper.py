@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ..contract import About, register
 from ..contract.parts.private_layers import PrivateLayers
@@ -14,8 +13,7 @@ from ..contract.parts.private_layers import PrivateLayers
 class FedPer(PrivateLayers):
     """FedPer (Arivazhagan et al., 2019): body and private head are trained jointly, the body is averaged.
 
-    Hand-worked: two clients of equal size train body 0 to 2 and to 4 and heads to 5 and to 7; afterwards both hold
-    body 3, and heads 5 and 7.
+    Run it: ``idiolect run fedper``.
     """
 
     about = About(
@@ -24,4 +22,4 @@ class FedPer(PrivateLayers):
         reveals="the body (all but the last layers)",
         stays="the head",
     )
-    identities: ClassVar[dict[str, str]] = {"fedper(layers=0)": "fedavg"}
+    identities = {"fedper(layers=0)": "fedavg"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ..contract import About, Batch, ClientContext, Method, Slots, option, register, tree
 
@@ -17,12 +16,12 @@ class FedProx(Method):
 
     whose gradient adds :math:`\mu (w - w^t)`.
 
-    Hand-worked: at w = 3 with w^t = 1, loss gradient 2 and mu = 0.5 the step is along 2 + 0.5 (3 - 1) = 3.
+    Run it: ``idiolect run fedprox``.
     """
 
     about = About("FedAvg with clients held near the global model", paper="li2020fedprox", kind="global")
     one_model = True
-    identities: ClassVar[dict[str, str]] = {"fedprox(mu=0)": "fedavg"}
+    identities = {"fedprox(mu=0)": "fedavg"}
 
     mu: float = option(0.1, min=0.0, help="weight of the proximal term")
 

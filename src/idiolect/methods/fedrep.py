@@ -13,9 +13,7 @@ from ..contract.parts.private_layers import PrivateLayers, in_turn
 class FedRep(PrivateLayers):
     """FedRep (Collins et al., ICML 2021): first the head with the body frozen, then the body with the head frozen.
 
-    Hand-worked, one client, one step each, rate 0.1, loss (b h - 1)^2 / 2 at b = 2, h = 0: the head moves along
-    (b h - 1) b = -2 to 0.2; then the body along (b h - 1) h = (0.4 - 1) 0.2 = -0.12 to 2.012.
-    Normalisation layers of the frozen part stay in evaluation mode.
+    Normalisation layers of the frozen part stay in evaluation mode. Run it: ``idiolect run fedrep``.
     """
 
     about = About(

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    ModelError,
-    Phase,
-    Scored,
-    Slot,
-    Slots,
-    Task,
-    Tree,
-    option,
-    private,
-    register,
-    shared,
-    tree,
-)
-from ..contract.parts.class_statistics import require_classes
+from ..contract import About, Batch, ModelError, Output, Phase, Scored, Slots, Task, Tree, option, register, tree
+from ..contract.context import ClientContext
+from ..contract.parts.class_statistics import class_shares, require_classes
 from ..contract.parts.heads import head_outputs, head_params, zeros_like_head
 from ..contract.parts.on_features import OnFeatures, params_of
+from ..contract.slots import Slot, private, shared
 from ..task.losses import class_axis
-from ..task.network import Output
 
 OWN, HYPER = "fedrod.own", "fedrod.hyper"
 ABSENT = -1e4
@@ -49,15 +33,9 @@ class FedRoD(OnFeatures):
 
     .. math:: \ell_P = \ell\bigl(\text{sg}(g(\varphi)) + p(\text{sg}(\varphi)), y\bigr),
 
-    and the client predicts with :math:`g(\varphi) + p(\varphi)`. The private head starts at zero, so that a client that
-    never trained predicts with the generic one; an unseen client trains its private head.
-
-    With `hyper` a small network, which is averaged like the body, makes the private head from the client's class
-    shares: then nothing is private, and unseen clients have a head at once. Run it: ``idiolect run fedrod``.
-
-    Hand-worked: one sample of class 0 with logits (0, 0) at a client with n = (3, 1). The balanced soft-max gives
-    class 0 the probability 3 / (3 + 1), so the gradient of the generic logits is (-1/4, 1/4), where the plain soft-max
-    has (-1/2, 1/2); the private head, which sees the plain one, moves along (-1/2, 1/2).
+    from zero on, and the client predicts with :math:`g(\varphi) + p(\varphi)`. With `hyper` a small network, which is
+    averaged like the body, makes the private head from the client's class shares: then nothing is private, and unseen
+    clients have a head at once. Run it: ``idiolect run fedrod``.
     """
 
     about = About(
@@ -67,7 +45,6 @@ class FedRoD(OnFeatures):
         stays="the private head and the class counts",
         caution="with hyper=true the network that makes heads from class shares is sent too",
     )
-    identities: ClassVar[dict[str, str]] = {"fedrod(gamma=0)": "fedavg"}
 
     gamma: float = option(1.0, min=0.0, help="how much the generic loss makes up for class counts; 0 is not at all")
     hyper: bool = option(False, help="make private heads from class shares by a common network")
@@ -75,12 +52,15 @@ class FedRoD(OnFeatures):
     own_lr: float | None = option(
         None, above=0.0, help="learning rate of the private head, or of that network; none is the run's"
     )
+    onboard_epochs: int | None = option(
+        None, min=0, help="passes in which an unseen client trains its private head; none is the run's local epochs"
+    )
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         """The model; the private head, which stays, or what makes it, which does not."""
-        own = {HYPER: shared(params_of(HYPER))} if self.hyper else {OWN: private(zeros_like_head)}
-        return {**super().slots, **own}
+        head = {HYPER: shared(params_of(HYPER))} if self.hyper else {OWN: private(zeros_like_head)}
+        return {**super().slots, **head}
 
     @property
     def personal_slot(self) -> str:
@@ -97,38 +77,33 @@ class FedRoD(OnFeatures):
         return {HYPER: nn.Sequential(nn.Linear(require_classes(self.name, task), self.hidden), nn.ReLU(), last)}
 
     def check(self, task: Task) -> None:
-        """Class counts need classes, and a logit for each."""
         super().check(task)
-        classes, (x, y) = require_classes(self.name, task), task.example
-        outputs = task.forward(task.net.params, task.net.buffers, x[:2]).outputs
-        if outputs.ndim < 2 or outputs.shape[class_axis(outputs, y[:2])] != classes:
+        classes, outputs = require_classes(self.name, task), task.example_output.outputs
+        if outputs.ndim < 2 or outputs.shape[class_axis(outputs, task.example[1][:2])] != classes:
             raise ModelError(
                 f"fedrod adds the logarithm of class counts to the logits, so there must be one for each of {classes} "
                 f"classes, but the model gives outputs {tuple(outputs.shape[1:])}; give a model with a logit per class"
             )
 
-    # -- client ------------------------------------------------------------------------------------
-
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
-        """One phase that trains both."""
         return (Phase(self.step, slots=("params", self.personal_slot)),)
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of body and generic head, and one of the private head; both losses are those before the step."""
 
-        def balanced(trees: Slots) -> Scored:
+        def generic_loss(trees: Slots) -> Scored:
             out = self.model_output(ctx, {**work, **trees}, batch.x, train=True)
             return Scored(ctx.task.score(self.shift_logits(ctx, out.outputs, batch), batch), *out)
 
-        grad = ctx.grad(work, "params", batch, balanced)
+        grad = ctx.grad(work, "params", batch, generic_loss)
         generic = grad.scored
 
-        def personal(trees: Slots) -> Scored:
+        def personal_loss(trees: Slots) -> Scored:
             outputs = generic.outputs + head_outputs(ctx.task, self.private_head(ctx, trees), generic.features)
             return Scored(ctx.task.score(outputs, batch), outputs, generic.features, generic.buffers)
 
-        own = ctx.grad(work, self.personal_slot, batch, personal)
-        return self.optimize_slots(ctx, self.optimize_slots(ctx, work, grad, batch), own, batch, self.own_lr)
+        personal_grad, own_lr = ctx.grad(work, self.personal_slot, batch, personal_loss), ctx.scheduled(self.own_lr)
+        return self.optimize_slots(ctx, self.optimize_slots(ctx, work, grad, batch), personal_grad, batch, own_lr)
 
     def shift_logits(self, ctx: ClientContext, outputs: Tensor, batch: Batch) -> Tensor:
         """Logits plus gamma log n_c (eq. 5)."""
@@ -136,8 +111,6 @@ class FedRoD(OnFeatures):
         shape = [1] * outputs.ndim
         shape[class_axis(outputs, batch.y)] = -1
         return outputs + self.gamma * prior.to(outputs.dtype).reshape(shape)
-
-    # -- prediction --------------------------------------------------------------------------------
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The model and the private head."""
@@ -147,11 +120,8 @@ class FedRoD(OnFeatures):
         """The private head: the client's own, or what the network makes of its class shares."""
         if OWN in slots:
             return slots[OWN]
-        shares = ctx.class_counts / ctx.class_counts.sum().clamp_min(1)
-        made = ctx.nets[HYPER].apply(slots[HYPER], {}, shares[None]).outputs[0]
-        like = head_params(ctx.task)
-        pieces = torch.split(made, [leaf.numel() for leaf in like.values()])
-        return {name: piece.reshape(leaf.shape) for (name, leaf), piece in zip(like.items(), pieces, strict=True)}
+        made = ctx.nets[HYPER].apply(slots[HYPER], {}, class_shares(ctx)[None]).outputs[0]
+        return tree.unflatten(made, head_params(ctx.task))
 
     def forward(self, ctx: ClientContext, slots: Slots, x: Tensor, train: bool = False) -> Output:
         """The sum of both heads."""
@@ -161,4 +131,5 @@ class FedRoD(OnFeatures):
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its private head."""
         part = frozenset(head_params(ctx.task))
-        return (Phase(self.adapt_step, "onboard", slots=(OWN,), part=part, lr=self.own_lr),)
+        epochs = self.onboard_epochs
+        return (Phase(self.adapt_step, "onboard", slots=(OWN,), part=part, epochs=epochs, lr=self.own_lr),)

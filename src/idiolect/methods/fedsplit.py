@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..contract import About, ClientContext, OptionError, Slots, Task, option, register
-from ..contract.context import RoundContext
+from ..contract import About, ClientContext, OptionError, RoundContext, Slots, Task, mask_of, option, register
 from ..contract.parts.unit_splits import SHARED, SplitUnits
-from ..contract.slots import mask_of
 from ..core.randomness import generator
 
 
@@ -26,9 +23,7 @@ class FedSplit(SplitUnits):
 
     Layers that are not split are shared. The partition is given (`shared`) or drawn from the seed, which is the random
     split of the paper's ablations; FedFac finds it. Personal rows never leave their client.
-
-    Hand-worked: two clients of equal size train a layer of two units from (0, 0) to (2, 4) and to (6, 8); the first is
-    shared. The server holds (4, 0), and the clients continue with (4, 4) and with (4, 8).
+    Run it: ``idiolect run fedsplit``.
     """
 
     about = About(
@@ -37,15 +32,14 @@ class FedSplit(SplitUnits):
         reveals="shared rows, and all layers that are not split",
         stays="personal rows",
     )
-    identities: ClassVar[Mapping[str, str]] = {
+    identities = {
         "fedsplit(share=1)": "fedavg",
         "fedsplit(layers=head, share=0)": "fedper",
+        "fedsplit(layers=[1, 2], share=0)": "lgfedavg",
     }
 
     shared: tuple[Any, ...] | None = option(
-        None,
-        min=0,
-        help="shared units of the split layer, counted from 0 (of several layers: one list each); none draws",
+        None, min=0, help="shared units of the split layer, counted from 0 (of several: one list each); none draws"
     )
     share: float = option(0.5, min=0.0, max=1.0, help="share of the units that is shared, where they are not given")
     random: bool = option(True, help="draw the shared units from the seed; else they are the last ones, as in eq. 8")
@@ -54,20 +48,19 @@ class FedSplit(SplitUnits):
     def shares_all(self) -> bool:
         return self.shared is None and self.share == 1
 
-    def given(self, task: Task) -> list[list[int]] | None:
-        """The shared units of each split layer, where they are given."""
+    def shared_units(self, task: Task) -> list[list[int]] | None:
+        """The shared units of each split layer, where the option `shared` lists them."""
         if self.shared is None:
             return None
-        several = any(isinstance(each, list | tuple) for each in self.shared)
-        lists = [list(each) for each in self.shared] if several else [list(self.shared)]
-        layers = self.split(task)
+        several = any(isinstance(item, list | tuple) for item in self.shared)
+        lists, layers = [list(item) for item in (self.shared if several else [self.shared])], self.split(task)
         if len(lists) != len(layers):
             raise OptionError(
                 f"fedsplit: shared holds {len(lists)} lists of units, but {len(layers)} layers are split; "
                 "give one list per layer"
             )
         for layer, units in zip(layers, lists, strict=True):
-            wrong = [each for each in units if not isinstance(each, int) or each >= layer.units]
+            wrong = [unit for unit in units if not isinstance(unit, int) or unit >= layer.units]
             if wrong or len(set(units)) < len(units):
                 raise OptionError(
                     f"fedsplit: shared={units} does not fit the layer {layer.name!r}; give each unit at most once, "
@@ -77,14 +70,14 @@ class FedSplit(SplitUnits):
 
     def check(self, task: Task) -> None:
         super().check(task)
-        self.given(task)
+        self.shared_units(task)
 
     def first_partition(self, ctx: RoundContext, at: int) -> Tensor:
         """The partition, which never changes."""
-        units, given = self.split(ctx.task)[at].units, self.given(ctx.task)
+        units, lists = self.split(ctx.task)[at].units, self.shared_units(ctx.task)
         count = round(self.share * units)
-        if given is not None:
-            chosen = given[at]
+        if lists is not None:
+            chosen = lists[at]
         elif self.random:
             chosen = generator(ctx.training.seed, "fedsplit", at).permutation(units)[:count].tolist()
         else:

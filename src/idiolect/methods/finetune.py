@@ -14,9 +14,10 @@ from ..contract import About, ClientContext, Method, Phase, Wrapper, default_inn
 class FineTune(Wrapper):
     """Before predicting, each client trains a throw-away copy of its personal model on its training data.
 
-    The federation itself is untouched: what is sent and kept is the inner method's.
-    Hand-worked: personal model 1, gradient 2, learning rate 0.1, one step: the copy predicts with 0.8, the next round
-    starts from 1.
+    The federation itself is untouched: what is sent and kept is the inner method's. So is what an unseen client does
+    first: it is made ready as by the inner method, and then fine-tunes like all others. Hand-worked: personal model 1,
+    gradient 2, learning rate 0.1, one step: the copy predicts with 0.8, the next round starts from 1.
+    Run it: ``idiolect run "finetune(fedavg)"``.
     """
 
     about = About(
@@ -25,7 +26,7 @@ class FineTune(Wrapper):
         reveals="as the method inside",
         stays="the fine-tuned copy",
     )
-    identities: ClassVar[dict[str, str]] = {"finetune(fedavg, epochs=0)": "fedavg"}
+    identities = {"finetune(fedavg, epochs=0)": "fedavg"}
     touches_model: ClassVar[bool] = False
 
     inner: Method = field(default_factory=default_inner)
@@ -36,7 +37,3 @@ class FineTune(Wrapper):
         """The inner method's adaptation, then the fine-tuning."""
         tuning = (Phase(self.inner.adapt_step, "finetune", epochs=self.epochs, lr=self.lr),) if self.epochs else ()
         return (*self.inner.adapt(ctx), *tuning)
-
-    def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
-        """An unseen client fine-tunes its personal model like all others."""
-        return () if self.epochs else self.inner.onboard(ctx)

@@ -5,26 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from ..contract import (
-    About,
-    ClientContext,
-    Method,
-    OptionError,
-    Phase,
-    ServerContext,
-    Slot,
-    Slots,
-    buffers_of,
-    model_in,
-    option,
-    private,
-    register,
-    zero,
-)
+from ..contract import About, Method, OptionError, Phase, Slots, option, register, tree
+from ..contract.context import ClientContext, RoundContext, ServerContext
+from ..contract.slots import Slot, keep_model, model_in, private, zero
 
 OWN, SHARE = "l2sgd.own", "l2sgd.share"
 
@@ -49,11 +34,8 @@ class L2SGD(Method):
     given lambda a is 1/2, the most for which the convergence theorem holds.
 
     The mean is that of a round's participants; a client moves towards the newest mean when it is next in contact, which
-    is at once where all take part. A client that never trained has no model of its own, and takes the mean. Run it:
-    ``idiolect run l2sgd``.
-
-    Hand-worked: lr = 0.1, p = 0.2 and lambda = 1 give a = 0.1 * 0.8 / 0.2 = 0.4. Two clients of equal size at 2 and 7
-    have mean 4.5 and move to 0.6 * 2 + 0.4 * 4.5 = 3 and 0.6 * 7 + 0.4 * 4.5 = 6.
+    is at once where all take part. A client that never trained has no model of its own, and takes the mean.
+    Run it: ``idiolect run l2sgd``.
     """
 
     about = About(
@@ -71,9 +53,9 @@ class L2SGD(Method):
         """The mean of the models; the client's own, and how far it has yet to move, stay."""
         return {**super().slots, OWN: private(holds="model"), SHARE: private(zero("a"))}
 
-    def steps(self, rng: np.random.Generator) -> int:
+    def steps(self, ctx: RoundContext) -> int:
         """How many local steps there are before the coin says to move."""
-        return int(rng.geometric(self.p))
+        return int(ctx.rng("l2sgd").geometric(self.p))
 
     def share(self, ctx: ClientContext) -> float:
         """How far a move goes: a."""
@@ -86,38 +68,28 @@ class L2SGD(Method):
             )
         return a
 
-    # -- client ----------------------------------------------------------------------------------
-
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The model after its move; how far it will move after the local steps."""
-        a = torch.full_like(ctx.samples, self.share(ctx))
-        return {**work, **self.move(ctx, work), SHARE: {"a": a}}
+        return {**work, **self.move(ctx, work), SHARE: {"a": torch.full_like(ctx.samples, self.share(ctx))}}
 
     def move(self, ctx: ClientContext, work: Slots) -> Slots:
         """The client's model after its move towards the received mean; counters and what is not sent are its own."""
-        mean, own, a = super().personal_model(ctx, work), model_in(work, OWN), work[SHARE]["a"]
-
-        def move_leaf(name: str, mean: Tensor, own: Tensor) -> Tensor:
-            return a * mean + (1 - a) * own if own.is_floating_point() and name not in ctx.private_names else own
-
+        mean, a = super().personal_model(ctx, work), work[SHARE]["a"]
         if ctx.newcomer:
             return mean
-        return {slot: {n: move_leaf(n, leaf, own[slot][n]) for n, leaf in mean[slot].items()} for slot in mean}
+        moving = {slot: tree.floats(tree.drop(leaves, ctx.private_names)) for slot, leaves in mean.items()}
+        return {slot: {**leaves, **tree.mix(moving[slot], leaves, a)} for slot, leaves in model_in(work, OWN).items()}
 
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
-        """As many steps as the coin says."""
-        return (Phase(self.step, steps=self.steps(ctx.rng("l2sgd"))),)
+        return (Phase(self.step, steps=self.steps(ctx)),)
 
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep the model, which has yet to move, and send it."""
-        return {**work, OWN: work["params"], buffers_of(OWN): work["buffers"]}
-
-    # -- prediction ------------------------------------------------------------------------------
+        return keep_model(work, OWN)
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The model after its move towards the newest mean; right after local training the move is yet to come."""
         return super().personal_model(ctx, work) if ctx.just_trained else self.move(ctx, work)
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
-        """The steps of the round."""
-        return {"steps": self.steps(ctx.rng("l2sgd"))}
+        return {"steps": self.steps(ctx)}

@@ -4,45 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ..analysis import ratio_of_traces, trace
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Download,
-    Method,
-    ModelError,
-    Refuses,
-    RoundContext,
-    ServerContext,
-    Slot,
-    Slots,
-    Sums,
-    Task,
-    Tree,
-    Upload,
-    initial_buffers,
-    nothing,
-    option,
-    private,
-    register,
-    scratch,
-    slot_of,
-    tree,
-    zero,
-)
+from ..contract import About, Method, Refuses, Slots, Sums, Tree, option, register, tree
+from ..contract.context import ClientContext, RoundContext, ServerContext
+from ..contract.messages import Download, Uploads
+from ..contract.slots import Slot, initial_buffers, nothing, private, scratch, slot_of, zero
+from ..core.errors import ModelError
+from ..task.task import Batch, Task
 
 # A centred trace below this share of the raw one is round-off of float32 features: nothing varies.
 NO_SPREAD = 1e-12
 
 
-OWN, SEEN, RATIO, OPTIMIZER = "lgmix.own", "lgmix.seen", "lgmix.ratio", "lgmix.optimizer"
+OWN, SEEN, RATIO = "lgmix.own", "lgmix.seen", "lgmix.ratio"
 TRACE, DELTA, AFTER = "lgmix.trace", "lgmix.delta", "lgmix.after"
+PART, PARTS, FOLLOWED, COUNT = "lgmix.part", "lgmix.parts", "lgmix.followed", "lgmix.count"
+MEAN = "lgmix.mean"
 
 
 @register("lgmix", "lg-mix")
@@ -70,8 +52,8 @@ class LGMix(Method):
 
     Running statistics are mixed like parameters; batch counters are copied from u, which takes the largest. A mixed
     running variance may fall below zero: it is kept so, and cut at zero where the model is used. What the run keeps
-    local (`norm_stats=local`, `norm_affine=local`) is neither mixed nor sent. With several local epochs the
-    traces add up over all of them, and `centered` subtracts the mean over all of them.
+    local (`norm_stats=local`, `norm_affine=local`) is neither mixed nor sent. With several local epochs the traces add
+    up over all of them, and `centered` subtracts the mean over all of them. Run it: ``idiolect run lgmix``.
     """
 
     about = About(
@@ -81,24 +63,34 @@ class LGMix(Method):
         stays="the mixing ratios",
         caution=(
             "all own models start alike, so whoever keeps all updates knows a client's model up to one number, "
-            "the ratio, per round it took part in; with missed=ignore the server keeps a model per client"
+            "the ratio, per round it took part in; with missed=ignore the server keeps a model per client; with "
+            "newcomers=mean clients also send what makes up their own model, to be summed"
         ),
     )
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "ref": {"centered": True}}
-    identities: ClassVar[Mapping[str, str]] = {"lgmix(fixed=1)": "local", "lgmix(fixed=0)": "fedavg"}
+    presets = {"paper": {"include_newest": False}, "ref": {"centered": True, "feature_mode": "mixed"}}
+    identities = {"lgmix(fixed=1)": "local", "lgmix(fixed=0)": "fedavg"}
     identity_tolerance: ClassVar[float] = 1e-6
 
-    centered: bool = option(False, help="subtract the mean feature (the trace of the covariance)")
-    history: bool = option(True, help="use the mean of all ratios so far, the newest included; else the newest")
+    centered: bool = option(False, tuned="false,true", help="subtract the mean feature (the trace of the covariance)")
+    history: bool = option(True, tuned="true,false", help="use the mean of all ratios so far; else the newest")
+    include_newest: bool = option(True, help="the mean includes this round's ratio; else it does from the next one on")
+    newcomers: str = option(
+        "global",
+        choices=("global", "mean"),
+        help="unseen clients get the global model, or the mean of all personal ones",
+    )
     missed: str = option(
         "lazy", choices=("lazy", "ignore"), help="global updates of missed rounds: followed, or left out"
     )
-    ref_mode: str = option("eval", choices=("eval", "train"), help="mode of the global model that gives features")
+    feature_mode: str = option(
+        "train",
+        choices=("train", "eval", "mixed"),
+        help="mode of both models when features are taken; mixed is train for the own one, eval for the global one",
+    )
     pool: str = option(
         "mean", choices=("mean", "sum"), help="dense features: averaged over positions, or every position counts"
     )
-    server_lr: float = option(1.0, above=0.0, help="rate of the averaged update")
-    keep_optimizer: bool = option(True, help="keep the optimiser's state from round to round")
+    server_lr: float = option(1.0, above=0.0, help="server's learning rate, by which the averaged update is multiplied")
     fixed: float | None = option(None, min=0.0, max=1.0, help="use this ratio instead of measuring one")
 
     def check(self, task: Task) -> None:
@@ -114,6 +106,7 @@ class LGMix(Method):
         """There is no model to wrap; to leave out missed updates the server has to know who sent one."""
         return Refuses(
             wrapping="its clients never start from the global model, so there is none to act on",
+            other_networks="newcomers=mean averages the models of one network" if self.newcomers == "mean" else "",
             summing="it keeps the model that each client's last round led to" if self.missed == "ignore" else "",
         )
 
@@ -121,16 +114,15 @@ class LGMix(Method):
     def slots(self) -> Mapping[str, Slot]:
         """The server's u goes down, updates come up; a client keeps its own model, the u it last trained beside and its
         ratios."""
-        kept = {OPTIMIZER: private(fresh_state)} if self.keep_optimizer else {}
         return {
             "params": Slot("server", down=True, holds="parameters"),
             "buffers": Slot("server", initial_buffers, down=True, holds="parameters"),
             OWN: private(first_own),
             SEEN: private(first_seen),
             RATIO: private(zero("sum", "count", "newest")),
-            **kept,
             TRACE: scratch(self.no_trace),
             DELTA: Slot("round", nothing, up="each" if self.missed == "ignore" else "sum", holds="parameters"),
+            **({PART: Slot("round", nothing, up="sum", weigh="uniform")} if self.newcomers == "mean" else {}),
         }
 
     def no_trace(self, ctx: RoundContext) -> Tree:
@@ -141,12 +133,15 @@ class LGMix(Method):
         none = zero.expand(width(ctx.task)).clone()
         return {"local": zero, "global": zero, "local.sum": none, "global.sum": none, "samples": zero}
 
-    # -- client ------------------------------------------------------------------------------------
-
     def ratio(self, work: Slots) -> Tensor:
-        """lambda: the mean of the ratios so far, or the newest."""
+        """lambda: the mean of the ratios so far, or the newest; of one ratio alone, that one."""
         ratio = work[RATIO]
-        return ratio["sum"] / ratio["count"] if self.history else ratio["newest"]
+        if not self.history:
+            return ratio["newest"]
+        if self.include_newest:
+            return ratio["sum"] / ratio["count"]
+        earlier = (ratio["sum"] - ratio["newest"]) / (ratio["count"] - 1).clamp_min(1)
+        return torch.where(ratio["count"] > 1, earlier, ratio["newest"])
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """Train the own model, never u; u stands beside it for its features."""
@@ -160,19 +155,23 @@ class LGMix(Method):
             SEEN: tree.pick(now, work[SEEN]),
             "lgmix.global": reference["params"],
             "lgmix.global.buffers": reference["buffers"],
-            **(unpack_state(work[OPTIMIZER]) if self.keep_optimizer else {}),
+            **({PARTS: self.part_of(work, ctx.newcomer)} if self.newcomers == "mean" else {}),
         }
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of the own model; both models' features on the batch enter the sums (Algorithm 1, line 6)."""
-        grad = ctx.grad(work, "params", batch)
+        before, grad = work, ctx.grad(work, "params", batch)
         work = ctx.optimize(work, "params", grad, batch)
         if self.fixed is not None:
             return work
-        train = self.ref_mode == "train"
+        train, sums = self.feature_mode == "train", dict(work[TRACE])
         reference = ctx.task.forward(work["lgmix.global"], work["lgmix.global.buffers"], batch.x, train)
-        sums = dict(work[TRACE])
-        for model, features in (("local", grad.scored.features), ("global", reference.features)):
+        own = (
+            ctx.task.forward(before["params"], before["buffers"], batch.x)
+            if self.feature_mode == "eval"
+            else grad.scored
+        )
+        for model, features in (("local", own.features), ("global", reference.features)):
             h, weight = self.rows(ctx, features, batch.weight)
             sums[model] = sums[model] + trace(h, weight)
             if self.centered:
@@ -193,7 +192,7 @@ class LGMix(Method):
             return h.mean(1), weight
         return h.flatten(0, 1), weight[:, None].expand(h.shape[:2]).flatten()
 
-    def measured(self, ctx: ClientContext, sums: Tree, ratios: Tree) -> Tensor:
+    def measure_ratio(self, ctx: ClientContext, sums: Tree, ratios: Tree) -> Tensor:
         """This round's ratio (eq. 6): 0.5 where no feature is active, the mean so far (or 0.5) if not finite."""
         if self.fixed is not None:
             return torch.full_like(ratios["newest"], self.fixed)
@@ -210,7 +209,7 @@ class LGMix(Method):
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Rewind to w_c + lambda delta, which becomes equation 2 once u has moved; send delta."""
         start, trained, seen, ratios = work["lgmix.start"], join(work), work[SEEN], work[RATIO]
-        newest = self.measured(ctx, work[TRACE], ratios)
+        newest = self.measure_ratio(ctx, work[TRACE], ratios)
         after = {
             SEEN: seen,
             RATIO: {"sum": ratios["sum"] + newest, "count": ratios["count"] + 1, "newest": newest},
@@ -218,14 +217,23 @@ class LGMix(Method):
             "lgmix.trained": trained,
         }
         # Written as a mixture of models, so that ratios 0 and 1 give the start and the end to the bit.
-        after[OWN] = {**trained, **tree.mix(tree.pick(trained, seen), start, self.ratio(after))}
-        return {**after, **({OPTIMIZER: pack_state(work)} if self.keep_optimizer else {})}
+        own = {**trained, **tree.mix(tree.pick(trained, seen), start, self.ratio(after))}
+        if self.newcomers == "mean":
+            after[PART] = tree.sub(self.part_of({**after, OWN: own}), work[PARTS])
+        return {**after, OWN: own}
+
+    def part_of(self, client: Slots, newcomer: bool = False) -> Tree:
+        """What the server holds of a client so as to know the sum of all w_c = part + followed * u, whatever u becomes;
+        of a newcomer nothing. With `missed=ignore` w_c stays where its last round led, so it is held whole."""
+        own, seen, followed = client[OWN], client[SEEN], 1 - self.ratio(client)
+        after = client.get(AFTER, {})
+        part = {n: own[n] + followed * ((after[n] if after else 0) - seen[n]) for n in seen}
+        held = {**part, FOLLOWED: torch.zeros_like(followed) if after else followed, COUNT: torch.ones_like(followed)}
+        return tree.zeros_like(held) if newcomer else held
 
     # -- server: u, moved by the averaged updates --------------------------------------------------
 
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """u(t+1) = u(t) + server_lr * sum of p_c delta_c (Algorithm 1, line 8)."""
         after = dict(server)
         for m in range(len(ctx.tasks)):
@@ -238,6 +246,12 @@ class LGMix(Method):
                 now = tree.pick(join({s: after[slot_of(s, m)] for s in ("params", "buffers")}), moves)
                 here = [i for i in each if ctx.network_of.get(i, 0) == m]
                 after |= {f"lgmix.after@{i}": now for i in here}
+        if PART in sums:
+            change = sums[PART].total
+            held = tree.add(server.get(PARTS, tree.zeros_like(change)), change)
+            if self.missed == "ignore":
+                held = {**held, **follow(held, join(after)), FOLLOWED: torch.zeros_like(held[FOLLOWED])}
+            after[PARTS] = held
         return after
 
     def move(self, leaves: Tree, moves: Tree) -> Tree:
@@ -252,17 +266,19 @@ class LGMix(Method):
         sent = super().download(ctx, server, ids)
         known = [i for i in ids if f"lgmix.after@{i}" in server]
         extra = {i: {**sent.each.get(i, {}), AFTER: server[f"lgmix.after@{i}"]} for i in known}
+        if PARTS in server:  # the mean of all personal models (appendix C.3)
+            held, now = server[PARTS], join(server)
+            mean = {n: (leaf / held[COUNT]).to(now[n].dtype) for n, leaf in follow(held, now).items()}
+            extra |= {i: {**sent.each.get(i, {}), MEAN: mean} for i in set(ids) - set(ctx.clients)}
         return Download(sent.shared, {**sent.each, **extra})
-
-    # -- prediction --------------------------------------------------------------------------------
 
     def model_now(self, ctx: ClientContext, work: Slots) -> Slots:
         """w_c by equation 2, from the own part that `finish` stored and all that u has moved since."""
-        own, seen, now = work[OWN], work[SEEN], work.get(AFTER, join(work))
+        personal, seen, now = work[OWN], work[SEEN], work.get(AFTER, join(work))
         if ctx.newcomer:
-            return part(ctx, {**own, **now})
+            return part(ctx, {**personal, **now, **work.get(MEAN, {})})
         followed = 1 - self.ratio(work)
-        return part(ctx, {**own, **now, **{n: own[n] + followed * (now[n] - seen[n]) for n in seen}})
+        return part(ctx, {**personal, **now, **{n: personal[n] + followed * (now[n] - seen[n]) for n in seen}})
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """Equation 2; right after training, the model as trained."""
@@ -285,25 +301,9 @@ def first_seen(ctx: RoundContext) -> Tree:
     return {name: leaf for name, leaf in shared.items() if leaf.is_floating_point()}
 
 
-def fresh_state(ctx: RoundContext) -> Tree:
-    """The optimiser's state before the first round, as one tree."""
-    state = ctx.training.optimizer.init(ctx.initial["params"])
-    return pack_state({f"params:{key}": leaves for key, leaves in state.items()})
-
-
-def pack_state(work: Slots) -> Tree:
-    """The state of the optimiser of `params` as one tree."""
-    slots = [slot for slot in work if slot.startswith("params:")]
-    return {f"{slot}/{name}": leaf for slot in slots for name, leaf in work[slot].items()}
-
-
-def unpack_state(state: Tree) -> Slots:
-    """The inverse of `pack_state`."""
-    work: Slots = {}
-    for key, leaf in state.items():
-        slot, _, name = key.partition("/")
-        work.setdefault(slot, {})[name] = leaf
-    return work
+def follow(held: Tree, now: Tree) -> Tree:
+    """The sum of all personal models, from what the server holds of them and the newest u."""
+    return {n: leaf + held[FOLLOWED] * now[n] for n, leaf in held.items() if n not in (FOLLOWED, COUNT)}
 
 
 def head(task: Task) -> nn.Module:
@@ -316,8 +316,8 @@ def width(task: Task) -> int:
     """How many features enter the last layer."""
     layer = head(task)
     for name in ("in_features", "in_channels"):
-        if isinstance(found := getattr(layer, name, None), int):
-            return found
+        if isinstance(count := getattr(layer, name, None), int):
+            return count
     raise ModelError(
         f"lgmix: centered=true needs the number of features that enter the last layer {task.head_unit.name!r}, but a "
         f"{type(layer).__name__} does not say it; give it an attribute in_features, or use centered=false"

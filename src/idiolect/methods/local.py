@@ -14,6 +14,7 @@ class Local(Method):
     """Local training: each client trains its own model on its own data, and nothing is sent.
 
     A client trains only when it is sampled, so that its compute equals that of the federated methods.
+    Run it: ``idiolect run local``.
     """
 
     about = About("No federation: each client trains alone", kind="local", reveals="nothing", stays="the model")

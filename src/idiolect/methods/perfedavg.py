@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from ..contract import About, Batch, ClientContext, Grad, Phase, Slots, Tree, option, register, tree
 from ..contract.parts.server_step import ServerStep
@@ -19,35 +18,31 @@ class PerFedAvg(ServerStep):
     .. math:: \nabla F_i(w) = (I - \alpha \nabla^2 f_i(w)) \, \nabla f_i(w - \alpha \nabla f_i(w)).
 
     Each local step draws independent batches D, D' and D''. With
-    :math:`g = \nabla f_i(w - \alpha \nabla f_i(w; D); D')` the step of learning rate beta (the run's) is along g alone
-    (`form=fo`, first order), or along g minus alpha times the product of the Hessian and g, which is taken by
-    differences (`form=hf`, Hessian-free),
+    :math:`g = \nabla f_i(w - \alpha \nabla f_i(w; D); D')` the step of learning rate beta (the run's) is along
+    :math:`g - \alpha \nabla^2 f_i(w; D'') \, g`, with the product as automatic differentiation gives it
+    (`form=exact`). The paper's two approximations leave the second term out (`form=fo`, first order) or take the
+    product by differences (`form=hf`, Hessian-free),
 
     .. math:: g - \alpha \frac{\nabla f_i(w + \delta g; D'') - \nabla f_i(w - \delta g; D'')}{2 \delta}.
 
-    Before predicting, every client, known or new, adapts a copy of the global model by one step of learning rate
-    alpha on one batch of its training data. Run it: ``idiolect run perfedavg``.
-
-    Hand-worked: f(w) = w^2, so f' = 2 w and f'' = 2; at w = 1 with alpha = 0.1 and beta = 0.5 the adapted model is
-    0.8 and g = 1.6. First order: w becomes 1 - 0.5 * 1.6 = 0.2. Hessian-free: the difference is 2 g = 3.2, the step
-    is along 1.6 - 0.32 = 1.28, and w becomes 0.36. There it predicts with 0.36 - 0.1 * 0.72 = 0.288.
+    Before predicting, every client, known or new, adapts a copy of the global model by one step of learning rate alpha
+    on one batch of its training data. Run it: ``idiolect run perfedavg``.
     """
 
     about = About(
         "A global model made for one step of adaptation", paper="fallah2020perfedavg", stays="the adapted copy"
     )
-    identities: ClassVar[dict[str, str]] = {"perfedavg(alpha=0, form=fo, uniform=false)": "fedavg"}
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"alpha": 0.01}}
+    identities = {"perfedavg(alpha=0, form=fo)": "fedavg"}
 
-    form: str = option("hf", choices=("fo", "hf"), help="leave second derivatives out, or take them by differences")
-    alpha: float | None = option(None, min=0.0, help="learning rate of the adaptation step; none is the run's")
+    form: str = option(
+        "exact", choices=("exact", "fo", "hf"), help="second derivatives: exact, left out, or by differences"
+    )
+    alpha: float | None = option(0.01, min=0.0, help="learning rate of the adaptation step; none is the run's")
     delta: float = option(1e-3, above=0.0, help="length of the differences, in gradients (form=hf)")
-
-    # -- client ----------------------------------------------------------------------------------
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """D', which the step is along, comes first: without adaptation these are FedAvg's batches."""
-        return (Phase(self.meta_step, draws=3 if self.form == "hf" else 2),)
+        return (Phase(self.meta_step, draws=2 if self.form == "fo" else 3),)
 
     def meta_step(self, ctx: ClientContext, work: Slots, batch: tuple[Batch, ...]) -> Slots:
         """One step of the meta-gradient on independent batches."""
@@ -55,7 +50,9 @@ class PerFedAvg(ServerStep):
         alpha = self.adaptation_lr(ctx)
         adapted = along(w, ctx.grad(work, "params", inner), -alpha)
         grad = ctx.grad(work, "params", meta, at=adapted)
-        if self.form == "hf":
+        if self.form == "exact":
+            grad = grad.plus(ctx.hessian_product(work, "params", batch[2], grad.tree), -alpha)
+        elif self.form == "hf":
             there, back = (along(w, grad, sign * self.delta) for sign in (1, -1))
             ahead, behind = (ctx.grad(work, "params", batch[2], at=point).tree for point in (there, back))
             grad = grad.plus(tree.sub(ahead, behind), -alpha / (2 * self.delta))
@@ -64,8 +61,6 @@ class PerFedAvg(ServerStep):
     def adaptation_lr(self, ctx: ClientContext) -> float:
         """alpha."""
         return ctx.lr if self.alpha is None else self.alpha
-
-    # -- prediction ------------------------------------------------------------------------------
 
     def adapt(self, ctx: ClientContext) -> Sequence[Phase]:
         """One step on one batch of the training data."""

@@ -5,35 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Download,
-    Grad,
-    Phase,
-    Refuses,
-    RoundContext,
-    Scored,
-    ServerContext,
-    Slot,
-    Slots,
-    Sums,
-    Tree,
-    Upload,
-    option,
-    register,
-    tree,
-)
+from ..contract import About, Grad, Phase, Refuses, Slots, Sums, Tree, option, register, tree
+from ..contract.context import ClientContext, RoundContext, ServerContext
+from ..contract.messages import Download, Uploads
 from ..contract.parts.private_layers import PrivateLayers
+from ..contract.slots import Slot
 from ..core.randomness import torch_seed
 from ..task.optimizers import SGD
+from ..task.task import Batch, Scored
 
 NET, EMBEDDING, MOMENTUM = "pfedhn.net", "pfedhn.embedding", "pfedhn.momentum"
 
@@ -50,11 +34,8 @@ class PFedHN(PrivateLayers):
               v_i \leftarrow v_i + \alpha (\nabla_{v_i} \theta_i)^T \Delta\theta_i.
 
     The hyper-network is an MLP from the embedding and, for each tensor, a linear map to its values. With several
-    participants the server takes a step for each in turn, with :math:`\theta_i` as the hyper-network gives it by then.
-    `layers` keeps the last layers on the clients (pFedHN-PC).
-
-    Hand-worked: :math:`\theta = W v` with W = 2, v = 3 gives 6; the client trains it to 7, so the change is 1. At
-    learning rate 0.1, W moves by 0.1 x 1 x v to 2.3 and v by 0.1 x 1 x W to 3.2: the client's next model is 7.36.
+    participants the server takes one step, along the sum of their terms at the hyper-network that was sent. `layers`
+    keeps the last layers on the clients (pFedHN-PC).
 
     A client predicts with what the newest hyper-network generates for it, whether it took part or not. An unseen one
     gets the hyper-network and trains its embedding only, from the mean of all. The hyper-network has about `hidden`
@@ -74,7 +55,7 @@ class PFedHN(PrivateLayers):
         other_networks="it generates models of one shape",
         summing="the server takes each client's model back through the hyper-network",
     )
-    identities: ClassVar[dict[str, str]] = {"pfedhn(layers=3)": "local"}
+    identities = {"pfedhn(layers=3)": "local"}
 
     layers: int = option(0, min=0, help="how many of the last layers are private (pFedHN-PC)")
     embedding: int | None = option(None, min=1, help="size of the embeddings; none is 1 + clients / 4")
@@ -84,30 +65,30 @@ class PFedHN(PrivateLayers):
     momentum: float = option(0.9, min=0.0, below=1.0, help="the server's momentum")
     weight_decay: float = option(1e-3, min=0.0, help="the server's weight decay")
     clip: float | None = option(50.0, above=0.0, help="largest norm of the server's gradient; none is any")
-    onboard_epochs: int = option(10, min=0, help="passes in which an unseen client trains its embedding")
+    onboard_epochs: int = option(10, min=0, tuned="never", help="passes in which an unseen client trains its embedding")
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         """The model, which the server generates and does not keep; the hyper-network and all embeddings stay there."""
         model = replace(super().slots["params"], up="each")
-        own = {NET: Slot("server", self.first_net), EMBEDDING: Slot("server", self.first_embeddings)}
+        generator_slots = {NET: Slot("server", self.first_net), EMBEDDING: Slot("server", self.first_embeddings)}
         momentum = {MOMENTUM: Slot("server", self.first_momentum)} if self.momentum else {}
-        return {"params": model, **own, **momentum}
+        return {"params": model, **generator_slots, **momentum}
 
     # -- the hyper-network ---------------------------------------------------------------------------
 
-    def generated(self, ctx: RoundContext) -> Tree:
+    def pick_generated(self, ctx: RoundContext) -> Tree:
         """The initial values of the tensors that the hyper-network generates: all that is not private."""
         return tree.drop(ctx.initial["params"], ctx.private_names)
 
     def generate(self, ctx: RoundContext, net: Mapping[str, Tensor], v: Tensor) -> Tree:
-        """The model of an embedding."""
+        """The model of an embedding; of several, by row, all their models at once."""
         hidden = v
         for layer in range(self.depth + 1):
             hidden = F.linear(hidden.relu() if layer else hidden, net[f"mlp{layer}.weight"], net[f"mlp{layer}.bias"])
         return {
-            name: F.linear(hidden, net[f"{name} weight"], net[f"{name} bias"]).reshape(leaf.shape)
-            for name, leaf in self.generated(ctx).items()
+            name: F.linear(hidden, net[f"{name} weight"], net[f"{name} bias"]).reshape((*v.shape[:-1], *leaf.shape))
+            for name, leaf in self.pick_generated(ctx).items()
         }
 
     def first_values(self, ctx: ServerContext) -> tuple[Tree, Tree]:
@@ -115,7 +96,7 @@ class PFedHN(PrivateLayers):
         draw = torch.Generator().manual_seed(torch_seed(ctx.training.seed, "pfedhn"))
         size = self.embedding or 1 + len(ctx.clients) // 4
         sizes = {f"mlp{layer}.": (size if layer == 0 else self.hidden, self.hidden) for layer in range(self.depth + 1)}
-        sizes |= {f"{name} ": (self.hidden, leaf.numel()) for name, leaf in self.generated(ctx).items()}
+        sizes |= {f"{name} ": (self.hidden, leaf.numel()) for name, leaf in self.pick_generated(ctx).items()}
         net: Tree = {}
         for name, (inputs, outputs) in sizes.items():
             for part, shape in (("weight", (outputs, inputs)), ("bias", (outputs,))):
@@ -142,8 +123,6 @@ class PFedHN(PrivateLayers):
         """The server's."""
         return SGD(momentum=self.momentum, weight_decay=self.weight_decay, clip=self.clip)
 
-    # -- server --------------------------------------------------------------------------------------
-
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """To each client its model; to an unseen one the hyper-network, and the mean embedding to start from."""
         guest = {NET: server[NET], EMBEDDING: {"v": server[EMBEDDING]["v"].mean(0)}}
@@ -152,42 +131,35 @@ class PFedHN(PrivateLayers):
         buffers = tree.drop(server["buffers"], ctx.private_names)
         return Download({"buffers": buffers}, {i: models.get(i, guest) for i in ids})
 
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
-        """For each participant in turn, in a random order: its change, taken back through the hyper-network."""
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
+        """One step: the participants' changes, taken back through the hyper-network that was sent, and added up."""
         values = {**server[NET], **server[EMBEDDING]}
         state = {"momentum": server[MOMENTUM]} if MOMENTUM in server else {}
-        for at in ctx.rng("pfedhn").permutation(len(each)).tolist():
-            index = sorted(each)[at]
-            grads = self.gradient(ctx, values, index, each[index].slots["params"])
-            values, state = self.optimizer.step(values, grads, state, self.lr)
+        trained = {index: each[index].slots["params"] for index in sorted(each)}
+        values, state = self.optimizer.step(values, self.gradient(ctx, values, trained), state, self.lr)
         after = {NET: tree.pick(values, server[NET]), EMBEDDING: tree.pick(values, server[EMBEDDING])}
         momentum = {MOMENTUM: state["momentum"]} if state else {}
         return {**after, **momentum, "buffers": sums["buffers"].mean(server["buffers"])}
 
-    def gradient(self, ctx: ServerContext, values: Tree, index: int, trained: Tree) -> Tree:
-        """The gradient of hyper-network and embeddings: theirs of the model, times how far it is from the trained one.
-
-        The model is the one of now: what the participants before have already moved is not moved again.
-        """
-        row = ctx.clients.index(index)
+    def gradient(self, ctx: ServerContext, values: Tree, trained: Mapping[int, Tree]) -> Tree:
+        """The gradient of hyper-network and embeddings: theirs of each client's model, times how far that is from the
+        trained one, summed over clients."""
+        rows = [ctx.clients.index(client) for client in trained]
         leaves = tree.map(lambda leaf: leaf.detach().requires_grad_(), values)
         with torch.enable_grad():
-            model = self.generate(ctx, leaves, leaves["v"][row])
-        back = [leaf.detach() - trained[name] for name, leaf in model.items()]
-        grads = torch.autograd.grad(list(model.values()), list(leaves.values()), back)
+            models = self.generate(ctx, leaves, leaves["v"][rows])
+        goals = tree.stack(list(trained.values()))
+        back = [leaf.detach() - goals[name] for name, leaf in models.items()]
+        grads = torch.autograd.grad(list(models.values()), list(leaves.values()), back)
         return dict(zip(leaves, grads, strict=True))
-
-    # -- prediction ----------------------------------------------------------------------------------
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The client's model; an unseen client's, with what generates it."""
         if NET not in work:
             return super().personal_model(ctx, work)
         model = {**work["params"], **self.generate(ctx, work[NET], work[EMBEDDING]["v"])}
-        own = {slot: work[slot] for slot in ("buffers", NET, EMBEDDING)}
-        return {"params": {name: model[name] for name in ctx.initial["params"]}, **own}
+        extra = {slot: work[slot] for slot in ("buffers", NET, EMBEDDING)}
+        return {"params": {name: model[name] for name in ctx.initial["params"]}, **extra}
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its embedding, and with it the head that it keeps private."""

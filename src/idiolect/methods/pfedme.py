@@ -4,28 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from ..contract import (
-    About,
-    Batch,
-    ClientContext,
-    Grad,
-    OptionError,
-    Phase,
-    ServerContext,
-    Slot,
-    Slots,
-    Sums,
-    Tree,
-    buffers_of,
-    model_in,
-    option,
-    private,
-    register,
-    tree,
-)
+from ..contract import About, Batch, ClientContext, Grad, OptionError, Phase, Slots, option, register, tree
 from ..contract.parts.server_step import ServerStep
+from ..contract.slots import Slot, keep_model, model_in, private
 
 OWN, CENTRE = "pfedme.own", "pfedme.centre"
 
@@ -42,15 +24,10 @@ class PFedMe(ServerStep):
     of the run's learning rate :math:`\eta` (Algorithm 1),
 
     .. math:: \theta \leftarrow \theta - \eta_\theta \bigl(\nabla f_i(\theta) + \lambda (\theta - w_i)\bigr), \qquad
-        w_i \leftarrow w_i - \eta \lambda (w_i - \theta), \qquad
-        w \leftarrow (1 - \beta) w + \beta \, \text{mean}_i \, w_i.
+        w_i \leftarrow w_i - \eta \lambda (w_i - \theta), \qquad w \leftarrow (1 - \beta) w + \beta \text{mean}_i w_i.
 
-    :math:`\theta` starts every round from the received model and predicts; a client that was absent keeps its last
-    one. A new client solves the inner problem around the global model. Run it: ``idiolect run pfedme``.
-
-    Hand-worked: f(theta) = theta^2 / 2, w = 1, lambda = 2, K = 2, inner learning rate 0.25, eta = 0.1. theta goes from
-    1 to 1 - 0.25 (1 + 0) = 0.75 and to 0.75 - 0.25 (0.75 - 0.5) = 0.6875 (the solution is 2/3), w_i to
-    1 - 0.1 * 2 * 0.3125 = 0.9375 and, with beta = 0.5 and no other client, w to 0.96875.
+    :math:`\theta` starts every round from the received model and predicts; a client that was absent keeps its last one.
+    A new client solves the inner problem around the global model. Run it: ``idiolect run pfedme``.
     """
 
     about = About(
@@ -60,7 +37,7 @@ class PFedMe(ServerStep):
         stays="the personal model",
         caution="from one round's move the server can estimate the personal model",
     )
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"inner_lr": 0.09}}
+    presets = {"paper": {**ServerStep.presets["paper"], "inner_lr": 0.09}}
 
     lam: float = option(15.0, above=0.0, help="pull of the personal model towards the client's global one")
     inner_steps: int = option(5, min=1, help="steps of the personal model per batch (K)")
@@ -78,7 +55,6 @@ class PFedMe(ServerStep):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        """The global model, and the personal one, which stays."""
         return {**super().slots, OWN: private(holds="model")}
 
     @property
@@ -86,49 +62,34 @@ class PFedMe(ServerStep):
         """The learning rate of the inner problem, whose curvature is lambda and that of the loss."""
         return 1 / (2 * self.lam) if self.inner_lr is None else self.inner_lr
 
-    # -- client ----------------------------------------------------------------------------------
-
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
-        """Both models start from the received one."""
-        return {**work, OWN: work["params"], buffers_of(OWN): work["buffers"]}
+        return keep_model(work, OWN)
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
-        """One phase that trains both models."""
         return (Phase(self.step_both, slots=("params", OWN)),)
 
     def step_both(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """K steps of the personal model, then one of the global copy along the envelope's gradient."""
         for _ in range(self.inner_steps):
-            grad = self.inner_gradient(ctx, work, OWN, work["params"], batch)
+            grad = ctx.grad(work, OWN, batch).plus(tree.sub(work[OWN], work["params"]), self.lam)
             work = ctx.optimize(work, OWN, grad, batch, lr=self.solver_lr)
         envelope = tree.scale(tree.sub(work["params"], work[OWN]), self.lam)
         return ctx.optimize(work, "params", Grad({"params": envelope}, grad.scored), batch)
 
-    def inner_gradient(self, ctx: ClientContext, work: Slots, slot: str, centre: Tree, batch: Batch) -> Grad:
-        """The gradient of the inner problem."""
-        return ctx.grad(work, slot, batch).plus(tree.sub(work[slot], centre), self.lam)
-
-    # -- server ----------------------------------------------------------------------------------
-
-    def server_rate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums]) -> float:
-        """beta: w <- (1 - beta) w + beta * mean."""
+    @property
+    def server_lr(self) -> float:
         return self.beta
-
-    # -- prediction ------------------------------------------------------------------------------
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The personal model; a client that has never trained has the global one, around which it may solve."""
-        if ctx.newcomer:
-            return {**super().personal_model(ctx, work), CENTRE: work["params"]}
-        return model_in(work, OWN)
+        return {**super().personal_model(ctx, work), CENTRE: work["params"]} if ctx.newcomer else model_in(work, OWN)
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
-        """A new client solves the inner problem."""
         return (Phase(self.solve, "pfedme.solve"),)
 
     def solve(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
         """K steps of the personal model with the global one fixed."""
         for _ in range(self.inner_steps):
-            grad = self.inner_gradient(ctx, model, "params", model[CENTRE], batch)
+            grad = ctx.grad(model, "params", batch).plus(tree.sub(model["params"], model[CENTRE]), self.lam)
             model = ctx.apply(model, "params", grad, self.solver_lr)
         return model

@@ -9,9 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.options import option
-from .networks import Network, check_image, models
-from .resnet import NORMS, norm, stem
+from .networks import check_image, models
+from .resnet import Stemmed, norm, stem
 
 _BLOCKS = (6, 12, 24, 16)
 _GROWTH, _BOTTLENECK = 32, 128
@@ -39,7 +38,7 @@ class DenseLayer(nn.Module):
 
 @models.register("densenet121", "densenet")
 @dataclass(frozen=True)
-class DenseNet121(Network):
+class DenseNet121(Stemmed):
     """DenseNet-121 (Huang et al., 2017): 64 channels, then blocks of 6, 12, 24 and 16 layers that add 32 channels each;
     between blocks, channels and sides are halved.
 
@@ -49,11 +48,6 @@ class DenseNet121(Network):
 
     title: ClassVar[str] = "dense blocks of 6, 12, 24, 16 layers with 32 channels each, and an output layer"
     papers: ClassVar[str] = "LG-Mix (Camelyon17)"
-
-    norm: str = option("batch", choices=NORMS, help="batch norm, or group norm with 32 groups")
-    stem: str = option(
-        "large", choices=("large", "small"), help="7 x 7 with stride 2 and pooling, or 3 x 3 for images of 32 pixels"
-    )
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         least = 32 if self.stem == "large" else 8

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import nn
 
-from ..core.errors import ModelError, OptionError
+from ..core.errors import ModelError
 from ..core.options import Options, option
 from ..core.registry import Registry
 
@@ -92,11 +92,6 @@ class Mlp(Network):
     title: ClassVar[str] = "dense layers with ReLU"
 
     hidden: tuple[int, ...] = option((200,), min=1, help="widths of the hidden layers")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if any(isinstance(each, bool) or not isinstance(each, int) for each in self.hidden):
-            raise OptionError(f"mlp: hidden={list(self.hidden)} is not allowed; the widths must be whole numbers")
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         layers = dense_layers([math.prod(input_shape), *self.hidden, classes])

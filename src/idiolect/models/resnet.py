@@ -79,7 +79,7 @@ def residual(
 
 
 def _check_blocks(name: str, blocks: tuple[int, ...], groups: int) -> None:
-    if len(blocks) != groups or any(isinstance(each, bool) or not isinstance(each, int) for each in blocks):
+    if len(blocks) != groups or any(isinstance(count, bool) or not isinstance(count, int) for count in blocks):
         raise OptionError(f"{name}: blocks={list(blocks)} is not allowed; give {groups} whole numbers, one per group")
 
 
@@ -139,9 +139,19 @@ class ResNet20(Network):
         return residual(first, 64, self.blocks, (64, 128, 256), (256, 128, classes), self.norm)
 
 
+@dataclass(frozen=True)
+class Stemmed(Network):
+    """A network for images of any size, whose stem can be chosen."""
+
+    norm: str = option("batch", choices=NORMS, help="batch norm, or group norm with 32 groups")
+    stem: str = option(
+        "large", choices=("large", "small"), help="7 x 7 with stride 2 and pooling, or 3 x 3 for images of 32 pixels"
+    )
+
+
 @models.register("resnet18")
 @dataclass(frozen=True)
-class ResNet18(Network):
+class ResNet18(Stemmed):
     """ResNet-18 (He et al., 2016). The papers use the stem for 224 pixels on small images too, so it is the default.
 
     >>> sum(p.numel() for p in ResNet18().build((3, 32, 32), 10).parameters())
@@ -150,11 +160,6 @@ class ResNet18(Network):
 
     title: ClassVar[str] = "residual blocks (2, 2, 2, 2) with 64, 128, 256, 512 channels and an output layer"
     papers: ClassVar[str] = "FLAYER, LG-Mix, FedFac"
-
-    norm: str = option("batch", choices=NORMS, help="batch norm, or group norm with 32 groups")
-    stem: str = option(
-        "large", choices=("large", "small"), help="7 x 7 with stride 2 and pooling, or 3 x 3 for images of 32 pixels"
-    )
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         channels, _, _ = check_image(self.name, input_shape, 8, "three halvings")

@@ -12,7 +12,7 @@ from ..core.options import option
 from .networks import Described, Network, dense_layers, models
 
 
-def _known(name: str, vocabulary: int | None, input_shape: tuple[int, ...]) -> int:
+def _vocabulary_size(name: str, vocabulary: int | None, input_shape: tuple[int, ...]) -> int:
     if vocabulary is None:
         raise ModelError(f"{name}: give vocabulary, the number of different tokens, or build it for data")
     if len(input_shape) != 1:
@@ -40,7 +40,7 @@ class LstmModule(nn.Module):
             self.head.add_module(name, layer)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [samples, classes], or [samples, classes, positions]: classes second, so that they are told from
+        """Logits [samples, classes], or [samples, classes, positions]: classes second, so that they differ from
         positions even where there are as many of both."""
         states, _ = self.lstm(self.embed(x))
         logits: Tensor = self.head(states if self.every else states[:, -1])
@@ -76,7 +76,7 @@ class Lstm(Network):
         return replace(self, vocabulary=known, every=self.every or len(data.target_shape) == 1)
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        known = _known(self.name, self.vocabulary, input_shape)
+        known = _vocabulary_size(self.name, self.vocabulary, input_shape)
         return LstmModule(known, self.embedding, self.width, self.layers, list(self.dense), classes, self.every)
 
 
@@ -120,4 +120,4 @@ class FastText(Network):
         return self if self.vocabulary is not None else replace(self, vocabulary=data.vocabulary)
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        return FastTextModule(_known(self.name, self.vocabulary, input_shape), self.width, classes)
+        return FastTextModule(_vocabulary_size(self.name, self.vocabulary, input_shape), self.width, classes)

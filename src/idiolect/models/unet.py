@@ -45,8 +45,8 @@ class UNetModule(nn.Module):
         )
         self.bottom = _pair(widths[-2], widths[-1], normalisation)
         falling = widths[:-1][::-1]
-        self.rise = nn.ModuleList(nn.ConvTranspose2d(2 * each, each, 2, stride=2) for each in falling)
-        self.up = nn.ModuleList(_pair(2 * each, each, normalisation) for each in falling)
+        self.rise = nn.ModuleList(nn.ConvTranspose2d(2 * width, width, 2, stride=2) for width in falling)
+        self.up = nn.ModuleList(_pair(2 * width, width, normalisation) for width in falling)
         self.pool = nn.MaxPool2d(2)
         self.out = nn.Conv2d(width, classes, 1)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ..comparison.folder import slug
 from ..core.errors import InputError, MissingExtraError
+from ..core.names import slug
 from ..runs.progress import Reporter
 from ..runs.round_loop import Progress as Round
 
@@ -42,7 +42,8 @@ def outcome(summary: Mapping[str, Any]) -> dict[str, float]:
     >>> outcome({"metric": "accuracy", "accuracy": {"selected": {"weighted": 0.5, "round": 3}}, "steps": 7})
     {'accuracy/selected/weighted': 0.5, 'steps': 7.0}
     """
-    blocks = {name: summary.get(name, {}) for name in (summary["metric"], "before_adaptation", "after_local", "unseen")}
+    names = (summary["metric"], "before_adaptation", "after_local", "global", "unseen")
+    blocks = {name: summary.get(name, {}) for name in names}
     numbers = {
         f"{name}/{block}/{key}": value
         for name, rounds in blocks.items()
@@ -50,7 +51,17 @@ def outcome(summary: Mapping[str, Any]) -> dict[str, float]:
         for key, value in spread.items()
         if key != "round"
     }
-    costs = ("bytes_up", "bytes_down", "bytes_eval", "steps", "seconds", "peak_memory_mb", "refused")
+    costs = (
+        "bytes_up",
+        "bytes_down",
+        "bytes_eval",
+        "steps",
+        "gradients",
+        "passes",
+        "seconds",
+        "peak_memory_mb",
+        "refused",
+    )
     numbers |= {name: summary[name] for name in costs if name in summary}
     return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
 
@@ -189,8 +200,8 @@ class Several(Reporter):
         self.opened = ExitStack()
 
     def __enter__(self) -> Self:
-        for each in self.reporters:
-            self.opened.enter_context(each)
+        for reporter in self.reporters:
+            self.opened.enter_context(reporter)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -199,25 +210,30 @@ class Several(Reporter):
 
     def begin(self, runs: int, rounds: int) -> None:
         """Pass it on."""
-        for each in self.reporters:
-            each.begin(runs, rounds)
+        for reporter in self.reporters:
+            reporter.begin(runs, rounds)
 
     def start(self, label: str, rounds: int, done: int = 0) -> None:
         """Pass it on."""
-        for each in self.reporters:
-            each.start(label, rounds, done)
+        for reporter in self.reporters:
+            reporter.start(label, rounds, done)
 
     def step(self, label: str, round: Round) -> None:
         """Pass it on."""
-        for each in self.reporters:
-            each.step(label, round)
+        for reporter in self.reporters:
+            reporter.step(label, round)
+
+    def fail(self, label: str, reason: str) -> None:
+        """Pass it on."""
+        for reporter in self.reporters:
+            reporter.fail(label, reason)
 
     def end(self, label: str, summary: Mapping[str, Any]) -> None:
         """Pass it on."""
-        for each in self.reporters:
-            each.end(label, summary)
+        for reporter in self.reporters:
+            reporter.end(label, summary)
 
 
-def with_logs(told: Reporter, logs: Sequence[str] | None) -> Reporter:
+def with_logs(reporter: Reporter, logs: Sequence[str] | None) -> Reporter:
     """A reporter that also logs wherever `logs` say; the reporter itself where they say nothing."""
-    return Several([told, *map(logger, logs)]) if logs else told
+    return Several([reporter, *map(logger, logs)]) if logs else reporter

@@ -20,6 +20,7 @@ from ..comparison.folder import SPEC
 from ..comparison.tables import footnotes, leaderboard_tables, protocol_lines
 from ..core.errors import RunFolderError
 from ..core.files import write_text
+from ..core.names import visible
 from .figures.all import make_pictures
 from .figures.picture import Picture, style
 from .folders import read_study
@@ -40,6 +41,7 @@ def write_report(
     baseline: str | None = None,
     target: float = 0.9,
     watch: Callable[[str], None] = lambda _: None,
+    trust: bool = False,
 ) -> Study:
     """Write one page about the runs in some folders, and return what it is about.
 
@@ -49,17 +51,19 @@ def write_report(
         baseline: the method that the others are tested against; the comparison's, else FedAvg, else the first.
         target: the share of the best score that the curves mark.
         watch: is told what is being drawn.
+        trust: run code that the folders name, though no run on this machine has used it; only pictures of models and of
+            data need it, and are else left out with a note.
 
     >>> import idiolect
     >>> folder = getfixture("tmp_path")
     >>> board = idiolect.compare("local, fedavg", clients=4, rounds=2, seeds=1, model="linear", out=folder / "a")
-    >>> write_report([folder / "a"], folder / "report.html").methods == [each.method for each in board.rows]
+    >>> write_report([folder / "a"], folder / "report.html").methods == [row.method for row in board.rows]
     True
     """
     path = Path(out)
     check_target(path)
     with style():
-        study = read_study(folders, baseline)
+        study = read_study(folders, baseline, trust)
         write_text(path, render(study, folders, target, watch))
     return study
 
@@ -117,7 +121,12 @@ def _environment() -> Environment:
 
     loader = PackageLoader("idiolect.report")
     environment = Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+        loader=loader,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: visible(value, lines=True) if type(value) is str else value,
     )
     environment.filters["breakable"] = breakable
     return environment
@@ -134,7 +143,7 @@ def breakable(text: str) -> Markup:
     >>> breakable("fedlag(ditto, k=1) & more (points)")
     Markup('fedlag(<wbr>ditto,<wbr> k=1) &amp; more (points)')
     """
-    return Markup(re.sub(r"(?<=\w\()|(?<=,)", "<wbr>", str(escape(text))))
+    return Markup(re.sub(r"(?<=\w\()|(?<=,)", "<wbr>", str(escape(visible(text)))))
 
 
 def lead(study: Study) -> str:
@@ -157,9 +166,9 @@ def again(study: Study, folders: Sequence[str | Path]) -> dict[str, Any]:
         configs = [run.folder / "config.yaml" for method in study.methods for run in study.runs[method].values()]
         commands = [f"idiolect run {shlex.quote(str(config))}" for config in configs]
         settings, file = dict(first.config), "config.yaml"
-    given = " ".join(shlex.quote(str(folder)) for folder in folders)
+    quoted = " ".join(shlex.quote(str(folder)) for folder in folders)
     return {
-        "commands": [*commands, f"idiolect report {given} --baseline {shlex.quote(study.baseline)}"],
+        "commands": [*commands, f"idiolect report {quoted} --baseline {shlex.quote(study.baseline)}"],
         "versions": ", ".join(f"{name} {version}" for name, version in first.summary["versions"].items()),
         "file": file,
         "settings": yaml.safe_dump(settings, sort_keys=False),

@@ -53,11 +53,12 @@ def common_target(study: Study, share: float) -> float:
 
 
 def paired_scores(study: Study, a: str, b: str) -> tuple[list[float], list[float]]:
-    """The scores of two methods on the same clients under the same seeds."""
+    """The scores of two methods on the same clients under the same seeds, where both are defined."""
     pairs = [
         (score, study.runs[b][seed].scores[client])
         for seed, run in study.runs[a].items()
         for client, score in run.scores.items()
         if client in study.runs[b][seed].scores
     ]
+    pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
     return [a for a, _ in pairs], [b for _, b in pairs]

@@ -13,12 +13,17 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from ..comparison.leaderboard import Comparison
+from ..core.checksums import checksum
 from ..core.errors import DataError, IdiolectError, RunFolderError
+from ..core.tables import scale
+from ..core.trust import named_by
 from ..data import Federation
 from ..runs.api import load
 from ..runs.facts import Cost
+from ..runs.folder import STATE
+from ..runs.identity import read_identity
 from ..runs.result import Result
-from ..runs.settings import OWN, Config, configure
+from ..runs.settings import OWN, Config, read_values
 from ..runs.setup import resolve_data
 from ..runs.store import Store
 from ..runs.summary import SCHEMA
@@ -59,8 +64,10 @@ class Run:
         """One row per round, client, point, split and metric, among them those of the selected round."""
         path = self.folder / "metrics.parquet"
         try:
+            if checksum(path.read_bytes()) != self.summary["files"][path.name]:
+                raise OSError("its checksum is wrong")
             metrics = pl.read_parquet(path, columns=list(SCHEMA)).match_to_schema(pl.Schema(SCHEMA))
-        except (OSError, pl.exceptions.PolarsError):
+        except (OSError, KeyError, TypeError, pl.exceptions.PolarsError):
             metrics = pl.DataFrame(schema=SCHEMA)
         if metrics.filter(round=self.selected, split="test").is_empty():
             raise RunFolderError(f"{path} is missing or damaged; write it again with: idiolect resume {self.folder}")
@@ -68,14 +75,18 @@ class Run:
 
     @cached_property
     def curve(self) -> Curve:
-        """The headline's sample-weighted test score over rounds."""
-        rows = self._headline().with_columns(part=pl.col("value") * pl.col("samples"))
-        means = rows.group_by("round").agg(value=pl.col("part").sum() / pl.col("samples").sum()).sort("round")
+        """The headline's test score over rounds, NaN where it is undefined for all clients."""
+        value, samples = pl.col("value"), pl.col("samples")
+        is_counted = value.is_finite() & (samples > 0)
+        weight = samples if self.summary["headline"] == "weighted" else pl.lit(1)
+        rows = self._headline().select("round", value=pl.when(is_counted).then(value), weight=weight * is_counted)
+        mean = (pl.col("value") * pl.col("weight")).sum() / pl.col("weight").sum()
+        means = rows.group_by("round").agg(value=mean).sort("round")
         return Curve(means["round"].to_list(), means["value"].to_list())
 
     @cached_property
     def scores(self) -> dict[int, float]:
-        """The headline's test score of every seen client at the selected round."""
+        """The headline's test score of every seen client at the selected round; NaN where it is undefined."""
         rows = self._headline().filter(round=self.selected).sort("client")
         return dict(zip(rows["client"].to_list(), rows["value"].to_list(), strict=True))
 
@@ -95,11 +106,11 @@ class Run:
         total = Cost(*(float(self.summary[name]) for name in Cost._fields))
         path = self.folder / "state.sqlite"
         costs = {}
-        store = Store(path, create=False) if path.is_file() else Store(None)
+        store = Store(path, write=False) if path.is_file() else Store(None)
         for round in self.curve.rounds:
             noted = store.cost(round)
             share = round / self.summary["rounds"]
-            costs[round] = Cost(*(share * each for each in total)) if noted is None else noted
+            costs[round] = Cost(*(share * amount for amount in total)) if noted is None else noted
         store.close()
         return costs
 
@@ -111,16 +122,18 @@ class Study:
     Attributes:
         comparison: the leaderboard, as `idiolect compare` writes it.
         notes: what was left out, and why.
+        is_trusted: whether code that the folders name may run, though no run on this machine has used it.
     """
 
     comparison: Comparison
     runs: Mapping[str, Mapping[int, Run]]
     notes: list[str] = field(default_factory=list)
+    is_trusted: bool = False
 
     @property
     def methods(self) -> list[str]:
         """The methods, best first."""
-        return [each.method for each in self.comparison.rows]
+        return [row.method for row in self.comparison.rows]
 
     @property
     def seeds(self) -> list[int]:
@@ -140,7 +153,7 @@ class Study:
     @property
     def scale(self) -> float:
         """By what scores are multiplied to be drawn: accuracies are drawn in percent."""
-        return 100.0 if self.metric == "accuracy" else 1.0
+        return scale(self.metric)
 
     @property
     def baseline(self) -> str:
@@ -158,7 +171,8 @@ class Study:
         try:
             if run.config["data"] == OWN:
                 raise DataError("they were given in Python")
-            data = resolve_data(settings_of(run.config), {})
+            with named_by(run.folder, self.is_trusted):
+                data = resolve_data(settings_of(run.config), {})
             if data.fingerprint != run.summary["data_hash"]:
                 raise DataError(f"those on this machine are not those of {run.folder}")
         except IdiolectError as error:
@@ -166,13 +180,21 @@ class Study:
             return None
         return data
 
+    def name_client(self, position: int) -> str:
+        """A client's name, as the run of the first seed recorded it; its position where there is no record."""
+        return self._names[position] if position < len(self._names) else f"position {position}"
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [str(name) for name in read_identity(self.first(self.methods[0]).folder / STATE).get("clients", ())]
+
     @contextmanager
     def result(self, method: str) -> Iterator[Result | None]:
         """A method's result under the first seed, with its models; None, with a note, where it cannot be opened."""
         result = None
         if self.federation is not None:
             try:
-                result = load(self.first(method).folder, data=self.federation)
+                result = load(self.first(method).folder, trust=self.is_trusted, data=self.federation)
             except IdiolectError as error:
                 self.notes.append(f"What depends on the models of {method} is left out: {error}.")
         try:
@@ -183,7 +205,8 @@ class Study:
 
 
 def settings_of(values: Mapping[str, Any]) -> Config:
-    """The settings of a run but for its method; what was given in Python stays marked."""
-    marked = {name: each for name, each in values.items() if each == OWN and name != "method"}
-    config = configure({name: each for name, each in values.items() if each != OWN and name != "method"})
+    """The settings of a run but for its method; what was given in Python stays marked. Nothing of what they name is
+    built."""
+    marked = {name: value for name, value in values.items() if value == OWN and name != "method"}
+    config = read_values({name: value for name, value in values.items() if value != OWN and name != "method"})
     return replace(config, **marked)

@@ -6,7 +6,7 @@ import math
 
 from ..analysis import effective_classes, target_score, win_tie_loss
 from ..comparison.tables import leaderboard_tables
-from ..core.tables import Cell, Column, Table, formatter, label, number
+from ..core.tables import Cell, Column, Table, formatter, label, number, score_cell, unit
 from .scores import best_score, common_target, cost_to_reach, paired_scores
 from .study import Study
 
@@ -44,8 +44,8 @@ def targets_table(study: Study) -> Table:
         for share in SHARES:
             cells += [number(cost) for cost in cost_to_reach(study, method, common_target(study, share))]
         for share in SHARES:
-            own = cost_to_reach(study, method, target_score(best_score(study, method), share, study.higher))
-            cells.append(number(own.rounds))
+            cost = cost_to_reach(study, method, target_score(best_score(study, method), share, study.higher))
+            cells.append(number(cost.rounds))
         rows.append(tuple(cells))
     show = formatter(study.metric)
     goals = ", ".join(f"{100 * share:g} % is {show(common_target(study, share))}" for share in SHARES)
@@ -59,23 +59,24 @@ def targets_table(study: Study) -> Table:
 
 def clients_table(study: Study) -> Table:
     """Every client of the first seed: what it holds, and its score under every method."""
-    show, data = formatter(study.metric), study.federation
+    data = study.federation
     known = sorted(study.first(study.methods[0]).scores)
     columns = [Column("client")]
     if data is not None:
         columns += [Column("training samples"), *([Column("effective classes")] if data.classes else [])]
-    columns += [Column(method) for method in study.methods]
+    columns += [Column(method, unit=unit(study.metric)) for method in study.methods]
     rows = []
     for client in known:
-        cells = [Cell(str(client), float(client))]
+        name = study.name_client(client)
+        cells = [Cell(name, name)]
         if data is not None:
-            name, samples = data.clients[client].name, len(data.clients[client])
-            cells = [Cell(name, name), Cell(f"{samples:,}", float(samples))]
+            samples = len(data.clients[client])
+            cells.append(Cell(f"{samples:,}", float(samples)))
             if data.classes:
                 effective = effective_classes(data.label_counts()[client])
                 cells.append(Cell(f"{effective:.1f}", effective))
         scores = [study.first(method).scores.get(client, math.nan) for method in study.methods]
-        rows.append((*cells, *(Cell(show(score), score) for score in scores)))
+        rows.append((*cells, *(score_cell(score, study.metric) for score in scores)))
     note = f"Test {label(study.metric)} at the selected round, seed {study.seeds[0]}."
     return Table("clients", "Client by client", note, tuple(columns), tuple(rows))
 

@@ -9,20 +9,28 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..contract import Method
-from ..core.errors import RunFolderError
+from ..contract import methods as registry
+from ..core.errors import OptionError
+from ..core.trust import named_by, remember_code
+from ..data import Federation
 from ..engines import Loop, Plan, engines, resolve
+from ..engines.choice import Choice
 from ..task.metrics import Metric
 from ..task.schedules import Schedule
 from .folder import MODELS, STATE, create_folder, new_folder, read_folder, require_objects
-from .interrupt import catch_interrupt
+from .identity import LIBRARY, identify, read_identity, record_identity, require_identity
+from .interrupt import Interrupt, catch_interrupt
+from .lock import lock_folder
 from .progress import Reporter
 from .result import Result
 from .round_loop import Progress, RoundLoop
 from .settings import OWN, Config, mark_objects
-from .setup import make_plan, separate, weights_hash
+from .setup import DEALING, arrange_clients, check_objects, make_plan, separate
 from .store import Store
 
 Watch = Callable[[Progress], None]
+UNCHANGED = "undo the change or give the same again, or start another run in another folder"
+ON_INTERRUPT = ("raise", "return")
 
 
 def run(
@@ -31,7 +39,7 @@ def run(
     *,
     model: str | nn.Module | None = None,
     models: Sequence[nn.Module] = (),
-    model_of: Sequence[int] = (),
+    model_of: Sequence[int] | Mapping[str, int] = (),
     loss: str | Callable[[Tensor, Tensor], Tensor] | None = None,
     metrics: str | Mapping[str, Callable[[Tensor, Tensor], Any] | Metric] | None = None,
     initial: str | Path | Mapping[str, Tensor] | None = None,
@@ -40,6 +48,7 @@ def run(
     out: str | Path | None = None,
     watch: Watch = lambda _: None,
     reporter: Reporter | None = None,
+    on_interrupt: str = "raise",
     **settings: Any,
 ) -> Result:
     """Train a federation and return its result.
@@ -49,7 +58,8 @@ def run(
         data: a source's name, a `Federation`, or a list (or mapping) of clients: (x, y), data sets, or
             mappings of splits.
         model: a network's name or any module; its weights are the initial ones.
-        models, model_of: several networks and, per client, which it has (for methods that allow it).
+        models, model_of: several networks and, per client in order or by name, which it has (for methods that allow
+            it).
         loss: a loss's name or a function (outputs, targets) -> a value per sample or per batch.
         metrics: names, as in "accuracy, auc", or own functions (outputs, targets) -> number by name; the first is the
             headline.
@@ -59,6 +69,9 @@ def run(
         out: a new folder for the run; without it the run stays in memory.
         watch: called after every round.
         reporter: receives how the run goes on, as by `compare`.
+        on_interrupt: what follows after Ctrl-C or SIGTERM, once the round is committed: `raise` lets the signal have
+            its usual effect, as `KeyboardInterrupt`; `return` returns the result, whose summary says that it is not
+            finished.
         settings: any other setting of `Config`, such as rounds, lr, clients, partition, seed.
 
     >>> import torch
@@ -66,74 +79,103 @@ def run(
     >>> result.summary["rounds_done"], result.model(0)(torch.zeros(1, 1, 8, 8)).shape
     (2, torch.Size([1, 10]))
     """
-    given = {"method": method, "data": data, "model": model, "models": models, "model_of": model_of, "loss": loss}
-    given |= {"metrics": metrics, "initial": initial, "schedule": schedule, "public": public}
-    config, objects = separate({**given, **settings})
+    arguments = {"method": method, "data": data, "model": model, "models": models, "model_of": model_of, "loss": loss}
+    arguments |= {"metrics": metrics, "initial": initial, "schedule": schedule, "public": public}
+    config, objects = separate({**arguments, **settings})
     folder = None if out is None else new_folder(Path(out))
-    return carry_out(make_plan(config, objects), config, folder, watch, reporter)
+    return carry_out(make_plan(config, objects), config, folder, watch, reporter, on_interrupt)
 
 
 def carry_out(
-    plan: Plan, config: Config, folder: Path | None, watch: Watch, reporter: Reporter | None = None
+    plan: Plan,
+    config: Config,
+    folder: Path | None,
+    watch: Watch,
+    reporter: Reporter | None = None,
+    on_interrupt: str = "raise",
 ) -> Result:
     """Start or continue a run in a folder (or in memory) and return its result."""
+    if on_interrupt not in ON_INTERRUPT:
+        raise OptionError(f"on_interrupt={on_interrupt!r} is not allowed; choose {' or '.join(ON_INTERRUPT)}")
+    with lock_folder(folder), catch_interrupt() as request:
+        result = _carry_out(plan, config, folder, watch, reporter or Reporter(), request)
+    if on_interrupt == "raise":
+        request.pass_on()
+    return result
+
+
+def _carry_out(
+    plan: Plan, config: Config, folder: Path | None, watch: Watch, reporter: Reporter, request: Interrupt
+) -> Result:
     if folder is not None:
         create_folder(folder, config)
     store = Store(None if folder is None else folder / STATE, cache_mb=config.cache_mb, device=config.device)
-    reporter, label = reporter or Reporter(), config.method
+    label, known = config.method, store.facts
+    if folder is not None and known.next_round is not None:
+        store.check()
     reporter.start(
-        label, plan.rounds, -plan.method.needs.setup_rounds if (at := store.facts.next_round) is None else at
+        label, plan.rounds, -plan.method.needs.setup_rounds if known.next_round is None else known.next_round
     )
-    engine = engines.build(begin(plan, config, folder, store)).make(plan)
-    loop = RoundLoop(plan, engine, store, config.eval_every)
+    engine = begin(plan, config, folder, store).make(plan)
+    loop = RoundLoop(plan, engine, store, config.eval_every, config.select)
 
     def report(progress: Progress) -> None:
         reporter.step(label, progress)
         watch(progress)
 
     try:
-        with catch_interrupt() as asked:
-            finished = loop.run(report, asked)
+        finished = loop.run(report, request)
     finally:
         engine.close()
+        store.empty_log()
     result = Result(plan, config, store, loop.metric, loop.point, folder)
-    result.write()
     if finished and config.save_models and folder is not None:
         result.save_models(folder / MODELS)
+    result.write()  # last: a summary of all rounds says that everything is there
     if finished:
         reporter.end(label, result.summary)
     return result
 
 
-def begin(plan: Plan, config: Config, folder: Path | None, store: Store) -> str:
-    """The expression of a run's engine. When a run starts, engine and identity are recorded; when it is continued, the
+def begin(plan: Plan, config: Config, folder: Path | None, store: Store) -> Choice:
+    """The choice of a run's engine. When a run starts, engine and identity are recorded; when it is continued, the
     identity must be the same."""
-    identity = {"data": plan.data.fingerprint, "partition": plan.data.partition_hash, "weights": weights_hash(plan)}
-    known = store.facts
-    if known.identity is not None and known.identity != identity:
-        differ = " and ".join(name for name in identity if known.identity.get(name) != identity[name])
-        raise RunFolderError(
-            f"{folder} was run with other {differ}; continue it with the same, or choose another folder"
-        )
+    identity, known = identify(plan, config), store.facts
+    require_identity(store, identity, folder, UNCHANGED)
     if known.engine is not None:
-        return known.engine
+        with named_by(folder or Path()):
+            return engines.build(known.engine)
     engine, measured = resolve(config.engine, plan)
-    store.record({"identity": identity, "engine": engine, "calibration": measured})
-    return engine
+    if folder is not None:
+        remember_code(config.as_dict().values())
+    record_identity(store, identity)
+    store.record({"engine": engine, "calibration": measured})
+    return engines.build(engine)
 
 
 def open_run(folder: str | Path, **objects: Any) -> tuple[Plan, Config]:
-    """The plan and the configuration of a run folder; what was given in Python must be given again."""
+    """The plan and the configuration of a run folder; what was given in Python must be given again. Clients are told
+    apart by their names, so their order may be another one."""
+    check_objects(objects)
     folder = Path(folder)
     settings = read_folder(folder)
     require_objects(folder, settings, objects)
-    config, known = separate({name: value for name, value in settings.items() if value != OWN})
-    config = mark_objects(config, [name for name, value in settings.items() if value == OWN])
-    return make_plan(config, known | objects), config
+    objects = arrange_clients(objects, read_identity(folder / STATE).get("clients", ()))
+    own = [name for name, value in settings.items() if value == OWN]
+    dealt = DEALING if "data" in own and isinstance(objects["data"], Federation) else ()
+    named = {name: value for name, value in settings.items() if name not in (*own, *dealt)}
+    config, known = separate(named | {name: objects[name] for name in ("data",) if dealt})
+    return make_plan(mark_objects(config, own), known | objects), mark_objects(config, own)
 
 
 def resume(
-    folder: str | Path, *, watch: Watch = lambda _: None, reporter: Reporter | None = None, **objects: Any
+    folder: str | Path,
+    *,
+    watch: Watch = lambda _: None,
+    reporter: Reporter | None = None,
+    on_interrupt: str = "raise",
+    trust: bool = False,
+    **objects: Any,
 ) -> Result:
     """Continue a run where it stopped; the result is bit-identical to an uninterrupted one.
 
@@ -141,20 +183,34 @@ def resume(
         folder: the run's folder.
         watch: called after every round.
         reporter: receives how the run goes on.
+        on_interrupt: as for `run`.
+        trust: run code that the folder names, as in `method: mine.py:Mine`, though no run on this machine has used it.
         objects: what was given to `run` as an object, under the same names.
     """
-    plan, config = open_run(folder, **objects)
-    return carry_out(plan, config, Path(folder), watch, reporter)
+    objects = build_method(objects)
+    with named_by(folder, trust):
+        plan, config = open_run(folder, **objects)
+        return carry_out(plan, config, Path(folder), watch, reporter, on_interrupt)
 
 
-def load(folder: str | Path, **objects: Any) -> Result:
+def load(folder: str | Path, *, trust: bool = False, **objects: Any) -> Result:
     """Open a run folder to read its metrics and models, without running anything.
 
     Args:
         folder: the run's folder.
+        trust: as for `resume`.
         objects: what was given to `run` as an object, under the same names.
     """
-    plan, config = open_run(folder, **objects)
-    store = Store(Path(folder) / STATE, create=False)
-    loop = RoundLoop(plan, Loop(plan), store, config.eval_every)
+    objects = build_method(objects)
+    with named_by(folder, trust):
+        plan, config = open_run(folder, **objects)
+    store = Store(Path(folder) / STATE, write=False)
+    require_identity(store, identify(plan, config), Path(folder), UNCHANGED, ignore=LIBRARY)
+    loop = RoundLoop(plan, Loop(plan), store, config.eval_every, config.select)
     return Result(plan, config, store, loop.metric, loop.point, Path(folder))
+
+
+def build_method(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """The objects with the method built, which the user may name by an expression with code of his own."""
+    method = objects.get("method")
+    return {**objects, "method": registry.build(method)} if isinstance(method, str) else dict(objects)

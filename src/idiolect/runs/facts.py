@@ -21,33 +21,36 @@ class RunFacts:
     """The facts of a run, as its store keeps them; the defaults are those of a run that has not begun.
 
     Attributes:
-        identity: hashes of data, partition and initial weights, with which alone the run may be continued.
         engine: the expression of the engine, with `auto` resolved.
         calibration: seconds per client of each engine that `auto` measured.
         next_round: the round to do next, counted from 0; rounds before 0 set a method up. None before the first.
         selected: the selected round, counted from 0; None before the first evaluation.
-        selected_score: its sample-weighted validation score; None without validation data.
+        selected_score: its validation score; None where validation data are missing or undefined.
+        selection: how it was selected, in words.
         bytes_up, bytes_down: bytes of all uploads, and of all downloads to clients that train.
         bytes_eval: bytes of the downloads that evaluations need.
         steps: local steps of all clients.
-        refused: uploads that were left out.
+        gradients, passes: gradients of the model on a batch in local training, and forward passes beside them.
+        refusals: uploads that were left out, by what was wrong with them.
         idle: how often a client had nothing to train on.
         seconds: time of all rounds.
         server_mb: the largest size of the server's state.
         peak_memory_mb: the largest resident memory of the process.
     """
 
-    identity: Mapping[str, str] | None = None
     engine: str | None = None
     calibration: Mapping[str, float] = field(default_factory=dict)
     next_round: int | None = None
     selected: int | None = None
     selected_score: float | None = None
+    selection: str | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     bytes_eval: int = 0
     steps: int = 0
-    refused: int = 0
+    gradients: int = 0
+    passes: int = 0
+    refusals: Mapping[str, int] = field(default_factory=dict)
     idle: int = 0
     seconds: float = 0.0
     server_mb: float = 0.0
@@ -63,6 +66,11 @@ class RunFacts:
         return max(0, self.next_round or 0)
 
     @property
+    def refused(self) -> int:
+        """How many uploads were left out."""
+        return sum(self.refusals.values())
+
+    @property
     def cost(self) -> Cost:
         """What the run has spent so far."""
         return Cost(self.bytes_up, self.bytes_down, self.seconds)
@@ -76,7 +84,7 @@ class RunFacts:
         return {name: value for name, value in vars(self).items() if value != getattr(before, name)}
 
 
-NAMES = tuple(each.name for each in fields(RunFacts))
+NAMES = tuple(entry.name for entry in fields(RunFacts))
 
 
 def read_facts(stored: Mapping[str, str]) -> RunFacts:

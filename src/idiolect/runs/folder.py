@@ -8,6 +8,8 @@ from typing import Any
 
 from ..contract import Method
 from ..core.errors import RunFolderError
+from ..core.files import is_part
+from .lock import LOCK
 from .settings import OWN, UNHASHED, Config, read_config, write_config
 from .store import Store
 
@@ -16,8 +18,11 @@ ELSEWHERE = "choose another folder with --out"
 
 
 def is_taken(folder: Path) -> bool:
-    """Whether there is anything already: a file of this name, or a folder that is not empty."""
-    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    """Whether there is anything already: a file of this name, or a folder that holds more than a lock and what a
+    process that was killed left unfinished."""
+    return folder.exists() and (
+        not folder.is_dir() or any(path.name != LOCK and not is_part(path) for path in folder.iterdir())
+    )
 
 
 def require_free(folder: Path, holds: str, advice: str = ELSEWHERE) -> None:
@@ -58,11 +63,21 @@ def require_objects(folder: Path, settings: Mapping[str, Any], objects: Mapping[
         raise RunFolderError(
             f"{folder} was started in Python with own {', '.join(missing)}; call it there again with {listing}"
         )
+    named = [name for name, value in settings.items() if value == OWN and isinstance(objects[name], str)]
+    if named:
+        raise RunFolderError(
+            f"{folder} was started in Python with own {', '.join(named)}, and {objects[named[0]]!r} is only a name;"
+            f" give the same object again"
+        )
 
 
 def differences(stored: Mapping[str, Any], config: Config, ignore: Sequence[str] = ()) -> list[str]:
     """How stored settings differ from a configuration; a setting that is not stored has its default."""
-    before, now = Config().as_dict() | dict(stored), config.as_dict()
+    return compare_settings(Config().as_dict() | dict(stored), config.as_dict(), ignore)
+
+
+def compare_settings(before: Mapping[str, Any], now: Mapping[str, Any], ignore: Sequence[str] = ()) -> list[str]:
+    """How settings, as plain values, differ; those that change no result may."""
     return [
         f"{name}: {before.get(name)} there, {now[name]} now"
         for name in now
@@ -70,19 +85,20 @@ def differences(stored: Mapping[str, Any], config: Config, ignore: Sequence[str]
     ]
 
 
-def require_same(folder: Path, holds: str, differ: Sequence[str]) -> None:
-    """Raise an error if there are differences. `holds` says what the folder holds."""
+SAME = f"{ELSEWHERE}, or use the same settings"
+
+
+def require_same(folder: Path | None, holds: str, differ: Sequence[str], advice: str = SAME) -> None:
+    """Raise an error if there are differences. `holds` says what the folder holds, `advice` what to do."""
     if differ:
-        raise RunFolderError(
-            f"{folder} holds {holds} under other settings ({'; '.join(differ)}); {ELSEWHERE}, or use the same settings"
-        )
+        raise RunFolderError(f"{folder} holds {holds} under other settings ({'; '.join(differ)}); {advice}")
 
 
 def next_round(folder: Path | None, method: Method) -> int:
     """The round that the run in a folder does next; of one that has not begun the first."""
     known = None
     if folder is not None and (folder / STATE).is_file():
-        store = Store(folder / STATE, create=False)
+        store = Store(folder / STATE, write=False, incomplete=True)
         known = store.facts.next_round
         store.close()
     return -method.needs.setup_rounds if known is None else known

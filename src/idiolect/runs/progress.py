@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from ..core.tables import compact
 from .round_loop import Progress as Round
 
 WINDOW = 20
@@ -37,20 +38,20 @@ class Meter:
         """The seconds that the remaining rounds will take at the pace of the newest; NaN before the first."""
         if not self._newest:
             return math.nan
-        return (self.rounds - self.done) * sum(each.seconds for each in self._newest) / len(self._newest)
+        return (self.rounds - self.done) * sum(round.seconds for round in self._newest) / len(self._newest)
 
     def facts(self, clients: bool = True) -> str:
         """The newest round in words; what is not known is left out; the number of clients on demand."""
         if not self._newest:
             return ""
         newest = self._newest[-1]
-        pace = sum(each.samples for each in self._newest) / max(1e-9, sum(each.seconds for each in self._newest))
+        pace = sum(round.samples for round in self._newest) / max(1e-9, sum(round.seconds for round in self._newest))
         parts = [f"{newest.clients} client{'s' * (newest.clients != 1)}"] if clients else []
         parts.append(f"{pace:,.0f} samples/s")
         if not math.isnan(newest.loss):
-            parts.append(f"loss {newest.loss:.3f}")
+            parts.append(f"loss {compact(newest.loss)}")
         if not math.isnan(newest.score):
-            parts.append(f"val {newest.score:.3f}")
+            parts.append(f"val {compact(newest.score)}")
         return "  ".join(parts)
 
 
@@ -100,6 +101,11 @@ class Reporter:
 
     def end(self, label: str, summary: Mapping[str, Any]) -> None:
         """A run is done, with this summary."""
+        del self.meters[label]
+        self.runs_done += 1
+
+    def fail(self, label: str, reason: str) -> None:
+        """A run of a comparison learned nothing, for this reason; the others go on."""
         del self.meters[label]
         self.runs_done += 1
 

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-import copy
-import json
+import operator
 import platform
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors import SafetensorError
+from torch import nn
 
-from ..contract import Method, Wrapper, predicts_its_own_way
-from ..core.errors import InputError
-from ..core.files import write_whole
+from ..contract import Method, Wrapper
+from ..core.checksums import checksum
+from ..core.errors import InputError, RunFolderError
+from ..core.files import explain, write_whole
+from ..core.names import file_name, shorten, visible
 from ..core.options import did_you_mean, options_of
 from ..core.registry import describe
 from ..core.tree import Slots
 from ..engines import Plan
 from ..engines.client_evaluation import adapt_model
 from ..engines.slots import first_client, gather
-from ..task.task import Task
+from .facts import RunFacts
 from .folder import METRICS, SUMMARY
-from .settings import Config
-from .store import Store
-from .summary import headline, table
+from .global_model import explain_no_global_model, find_global_model
+from .identity import identify
+from .model_files import read_model, write_model
+from .predictor import make_module, module_of
+from .selection import beats, headline_mean
+from .settings import SELECTIONS, Config
+from .store import Row, Store
+from .summary import group_scores, headline, table, write_summary
 
 if TYPE_CHECKING:
     import polars as pl
 
 SCHEMA_VERSION = 1
+SHOWN = 5
+"""How many clients' names a sentence lists."""
 
 
 class Result:
@@ -40,6 +48,12 @@ class Result:
     def __init__(self, plan: Plan, config: Config, store: Store, metric: str, point: str, folder: Path | None) -> None:
         self.plan, self.config, self.store, self.folder = plan, config, store, folder
         self.metric, self.point = metric, point
+
+    def __repr__(self) -> str:
+        """What was run, and how far."""
+        done = "" if self.complete else ", not finished"
+        rounds = f"{self.store.facts.rounds_done} of {self.plan.rounds} rounds{done}"
+        return f"Result({self.config.method} on {self.plan.data.name}, {rounds})"
 
     @property
     def metrics(self) -> pl.DataFrame:
@@ -54,15 +68,22 @@ class Result:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The numbers of a table, as written to summary.json, when they are first asked for."""
-        plan, facts, rows = self.plan, self.store.facts, self.store.rows()
+        return self._summarize(self.store.rows(split="test", metric=self.metric))
+
+    def _summarize(self, tests_only: list[Row]) -> dict[str, Any]:
+        """The summary, from the headline metric's rows of the test data."""
+        plan, facts = self.plan, self.store.facts
         higher = plan.tasks[0].metrics[self.metric].higher_is_better
         selected = -1 if facts.selected is None else facts.selected
+        tests, mean = group_scores(tests_only), headline_mean(self.config.select)
 
         def scores(cohort: str, point: str) -> dict[str, Any]:
-            return headline(rows, cohort, point, self.metric, higher, selected)
+            return headline(
+                tests.get((cohort, point), {}), selected, higher, lambda new, best: beats(new, best, mean, higher)
+            )
 
-        unseen = scores("unseen", "adapted") or scores("unseen", "view")
-        local = scores("seen", "after_local")
+        unseen = scores("unseen", "adapted") or scores("unseen", "personal")
+        local, common = scores("seen", "after_local"), scores("seen", "global")
         return {
             "schema": SCHEMA_VERSION,
             "method": self.config.method,
@@ -74,29 +95,39 @@ class Result:
                 "hash": plan.data.partition_hash,
                 "clients": len(plan.data.clients),
             },
+            "networks": [
+                {"parameters": task.parameters_total, "trained": task.parameters_trained} for task in plan.tasks
+            ],
             "seed": self.config.seed,
             "rounds": plan.rounds,
             "rounds_done": facts.rounds_done,
+            "finished": facts.rounds_done >= plan.rounds,
             "engine": facts.engine or self.config.engine,
             "calibration": facts.calibration,
             "metric": self.metric,
             "direction": "higher" if higher else "lower",
             "point": self.point,
-            "selection": "last round" if facts.selected_score is None else "sample-weighted validation",
+            "selection": facts.selection or SELECTIONS[self.config.select],
+            "headline": mean,
             self.metric: scores("seen", self.point),
-            **({} if self.point == "view" else {"before_adaptation": scores("seen", "view")}),
+            **({} if self.point == "personal" else {"before_adaptation": scores("seen", "personal")}),
             **({"after_local": local} if local else {}),
+            **({"global": common} if common else {}),
             **({"unseen": unseen} if unseen else {}),
             "bytes_up": facts.bytes_up,
             "bytes_down": facts.bytes_down,
             "bytes_eval": facts.bytes_eval,
             "steps": facts.steps,
+            "gradients": facts.gradients,
+            "passes": facts.passes,
             "refused": facts.refused,
+            "refusals": facts.refusals,
             "idle": facts.idle,
             "seconds": round(facts.seconds, 3),
             "server_mb": round(facts.server_mb, 3),
             "peak_memory_mb": round(facts.peak_memory_mb, 1),
             "config_hash": self.config.hash,
+            "identity": identify(plan, self.config).digests(),
             "versions": {"idiolect": _version(), "torch": torch.__version__, "python": platform.python_version()},
         }
 
@@ -105,22 +136,28 @@ class Result:
         return [client.name for client in self.plan.data.clients]
 
     def index(self, client: int | str) -> int:
-        """A client's position, from its position or name."""
-        if isinstance(client, int) and 0 <= client < len(self.plan.data.clients):
-            return client
+        """A client's position: a text is a name, a whole number a position."""
         names = self.clients()
         if client in names:
             return names.index(str(client))
+        if not isinstance(client, str):
+            if client in range(len(names)):
+                return operator.index(client)
+            raise InputError(f"there is no client at position {client}; positions are 0 to {len(names) - 1}")
+        there = f"There are {len(names)}: {', '.join(shorten(visible(name)) for name in names[:SHOWN])}"
+        more = ", ..." if len(names) > SHOWN else ""
+        by_position = f"; for the one at position {client}, write --position {client} (in Python the number {client})"
         raise InputError(
-            f"there is no client {client!r}.{did_you_mean(str(client), names)} "
-            f"There are {len(names)}, 0 to {len(names) - 1}."
+            f"no client is called {client!r}.{did_you_mean(client, names)} {there}{more}"
+            f"{by_position if client.isdecimal() and int(client) < len(names) else ''}"
         )
 
-    def view(self, client: int | str, round: int | None = None) -> Slots:
-        """What a client predicts with at the selected round (or at the last one, `round=-1`)."""
+    def personal_slots(self, client: int | str, round: int | None = None) -> Slots:
+        """What a client predicts with at the selected round, or at another that is kept, counted from 1; -1 is the
+        last one."""
         index, plan = self.index(client), self.plan
         facts = self.store.facts
-        at = facts.selected if round is None else None
+        at = find_round(facts, round)
         unseen = index in plan.data.unseen
         state = self.store.clients([index], at)[index]
         done = facts.rounds_done - 1 if at is None else at
@@ -133,64 +170,74 @@ class Result:
             return adapt_model(plan, ctx, model, unseen) or model
 
     def model(self, client: int | str, round: int | None = None) -> nn.Module:
-        """A client's personal model of the selected round, in evaluation mode, ready to use."""
+        """A client's personal model of the selected round, in evaluation mode, ready to use. `round` may name the last
+        one instead, by its number or as -1; a run keeps no other."""
         index = self.index(client)
-        view = self.view(index, round)
+        personal = self.personal_slots(index, round)
         ctx = self.plan.context(index, self.plan.rounds - 1, newcomer=False)
-        if predicts_its_own_way(self.plan.method):
-            return Predictor(self.plan, ctx, view).eval()
-        return module_of(ctx.task, view)
+        return make_module(ctx, personal)
+
+    def global_slots(self, round: int | None = None) -> Slots:
+        """The shared model itself at the selected round, or at another that is kept, as in `personal_slots`."""
+        facts, plan = self.store.facts, self.plan
+        at = find_round(facts, round)
+        model = find_global_model(plan, self.store.server(at), facts.rounds_done - 1 if at is None else at)
+        if model is None:
+            raise InputError(
+                f"there is no shared model to take out of the run: {explain_no_global_model(plan)}; take a client's "
+                "personal model instead"
+            )
+        return model
+
+    def global_model(self, round: int | None = None) -> nn.Module:
+        """The shared model itself, which predicts without anything of a client, in evaluation mode; `round` is as in
+        `model`. An error where the method has none."""
+        return module_of(self.plan.tasks[0], self.global_slots(round))
 
     def save_models(self, folder: Path | str) -> list[Path]:
         """Write every client's personal model as safetensors; load one with `load_model`."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = []
-        for index, name in enumerate(self.clients()):
-            safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-            paths.append(folder / f"{index:04d}-{safe}.safetensors")
-            state = {key: leaf.detach().clone().contiguous() for key, leaf in self.model(index).state_dict().items()}
-            save_file(state, paths[-1], metadata={"method": self.config.method, "client": name})
+        folder, paths = Path(folder), []
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for index, name in enumerate(self.clients()):
+                paths.append(folder / f"{index:04d}-{file_name(name)}.safetensors")
+                model = self.model(index).state_dict()
+                state = {key: leaf.detach().clone().contiguous() for key, leaf in model.items()}
+                write_model(paths[-1], state, {"method": self.config.method, "client": name})
+        except (OSError, SafetensorError) as error:
+            raise RunFolderError(f"the models cannot be written to {folder}: {explain(error)}") from error
         return paths
 
     def write(self) -> None:
-        """Write metrics.parquet and summary.json into the run folder."""
+        """Write metrics.parquet and summary.json, with checksums of both, into the run folder. The metrics are many, so
+        they are read once for both."""
         if self.folder is None:
             return
-        write_whole(self.folder / METRICS, lambda path: self.metrics.write_parquet(path))
-        text = json.dumps(self.summary, indent=2)
+        rows = self.store.rows()
+        write_whole(self.folder / METRICS, lambda path: table(rows).write_parquet(path))
+        self.__dict__["summary"] = self._summarize([row for row in rows if row[4:6] == ("test", self.metric)])
+        written = {METRICS: checksum((self.folder / METRICS).read_bytes())}
+        text = write_summary({**self.summary, "files": written})
         write_whole(self.folder / SUMMARY, lambda path: path.write_text(text))
 
 
-def module_of(task: Task, view: Slots) -> nn.Module:
-    """A task's network with the weights of a view, in evaluation mode. What is tied stays tied, what is frozen stays
-    frozen."""
-    module = copy.deepcopy(task.module)
-    module.load_state_dict({**view["params"], **view["buffers"]}, strict=False)
-    return module.eval()
+def find_round(facts: RunFacts, round: int | None) -> int | None:
+    """The round to look up in a store, counted from 0; None is the newest. An error if that round is not kept.
 
-
-class Predictor(nn.Module):
-    """A personal model that is more than one network's weights: an ensemble or a gated model."""
-
-    def __init__(self, plan: Plan, ctx: Any, view: Slots) -> None:
-        super().__init__()
-        self._plan, self._ctx, self._slots = plan, ctx, tuple(view)
-        self._names = [(slot, name) for slot, leaves in view.items() for name in leaves]
-        for number, (slot, name) in enumerate(self._names):
-            self.register_buffer(f"leaf{number}", view[slot][name].detach().clone())
-
-    def view(self) -> Slots:
-        """The slots that it predicts with."""
-        view: Slots = {slot: {} for slot in self._slots}
-        for number, (slot, name) in enumerate(self._names):
-            view[slot][name] = getattr(self, f"leaf{number}")
-        return view
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Outputs, in the batches that the method declares."""
-        view, size = self.view(), self._plan.method.needs.eval_batch or len(x)
-        return torch.cat([self._plan.method.predict(self._ctx, view, part) for part in torch.split(x, size)])
+    >>> find_round(RunFacts(next_round=6, selected=3), None), find_round(RunFacts(next_round=6, selected=3), 6)
+    (3, None)
+    """
+    if round is None:
+        return facts.selected
+    if round in (-1, facts.rounds_done):
+        return None
+    if facts.selected is not None and round == facts.selected + 1:
+        return facts.selected
+    chosen = "" if facts.selected is None else f"{facts.selected + 1}, which was selected, and "
+    raise InputError(
+        f"round {round} is not kept, so there is no model of it; a run keeps its rounds {chosen}{facts.rounds_done},"
+        " the last"
+    )
 
 
 def options_tree(method: Method) -> dict[str, Any]:
@@ -200,8 +247,9 @@ def options_tree(method: Method) -> dict[str, Any]:
 
 
 def load_model(path: Path | str, module: nn.Module) -> nn.Module:
-    """Load a personal model that `Result.save_models` wrote into `module`."""
-    module.load_state_dict(load_file(Path(path)))
+    """Load a personal model that `Result.save_models` or `idiolect export` wrote into `module`; an error if it is
+    damaged."""
+    module.load_state_dict(read_model(Path(path)))
     return module.eval()
 
 

@@ -5,31 +5,46 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from ..contract import Download, Upload, slot_of
+from ..contract import Download, Uploads, slot_of
 from ..core import codec
-from ..core.tree import Slots, Tree
+from ..core.errors import TrainingError
+from ..core.names import visible
+from ..core.tree import Slots
 from ..engines import Engine, Plan
 from ..engines.client_evaluation import adapt_phases
 from ..engines.client_round import Outcome
 from ..engines.machine import peak_memory_mb, threads
-from ..engines.slots import aggregate, first_server, sent_names
+from ..engines.slots import first_server, sent_names
 from .facts import RunFacts
+from .global_model import explain_no_global_model, find_global_model
+from .screening import (
+    NOT_FINITE,
+    UNREADABLE,
+    Norms,
+    Refusal,
+    aggregate_finite,
+    find_outsized,
+    find_refusal,
+    measure_norms,
+)
+from .selection import Selection, headline_mean
 from .store import Row, Store
-from .summary import by_round, is_better, weighted_mean
+from .summary import ClientScores, average, group_scores
 
 log = logging.getLogger("idiolect")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What is reported after a round; `score` is the newest sample-weighted validation score, `samples` the number of
+    """What is reported after a round; `score` is the newest validation score of the federation, `samples` the number of
     samples that clients trained on."""
 
     round: int
@@ -44,8 +59,8 @@ class Progress:
 class RoundLoop:
     """The rounds of one run: a plan that an engine carries out, with its state in a store."""
 
-    def __init__(self, plan: Plan, engine: Engine, store: Store, eval_every: int = 1) -> None:
-        self.plan, self.engine, self.store, self.eval_every = plan, engine, store, eval_every
+    def __init__(self, plan: Plan, engine: Engine, store: Store, eval_every: int = 1, select: str = "weighted") -> None:
+        self.plan, self.engine, self.store, self.eval_every, self.rule = plan, engine, store, eval_every, select
         self.metric = next(iter(plan.tasks[0].metrics))
         self.higher = plan.tasks[0].metrics[self.metric].higher_is_better
         self.score = math.nan
@@ -58,14 +73,16 @@ class RoundLoop:
 
     @property
     def point(self) -> str:
-        """The headline's evaluation point: `adapted` where the method tunes before predicting, else `view`."""
+        """The headline's evaluation point: `adapted` where the method adapts before predicting, else `personal`."""
         ctx = self.plan.context(self.plan.data.seen[0], 0)
-        return "adapted" if adapt_phases(ctx) else "view"
+        return "adapted" if adapt_phases(ctx) else "personal"
 
     def run(self, watch: Callable[[Progress], None] = lambda _: None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Do all rounds that are left; False if `stop` ended it early. Every round is committed when done."""
         plan = self.plan
         server = self.store.server() or first_server(plan.server(self.first_round))
+        if plan.eval_global and self.first_round < plan.rounds and find_global_model(plan, server, 0) is None:
+            log.warning("nothing is recorded at the point global: %s", explain_no_global_model(plan))
         with threads(1), torch.random.fork_rng(devices=[]):
             for round in range(self.first_round, plan.rounds):
                 if stop():
@@ -80,28 +97,38 @@ class RoundLoop:
         ids = list(plan.participants(round))
         download = plan.method.download(ctx, server, ids)
         outcomes, refused = self.train(round, ids, download, server)
-        accepted = {i: each for i, each in outcomes.items() if i not in refused}
-        idle = [plan.data.clients[i].name for i, each in outcomes.items() if each.upload is None]
+        accepted = {i: outcome for i, outcome in outcomes.items() if i not in refused}
+        idle = [visible(plan.data.clients[i].name) for i, outcome in accepted.items() if outcome.upload is None]
         if idle and before.idle == 0:
             log.warning(
                 "no batch to train on, so nothing is sent and its state stays as it is: client %s", ", ".join(idle)
             )
-        uploads = {i: each.upload for i, each in accepted.items() if each.upload is not None and each.upload.slots}
-        after = owned(aggregate(ctx, server, uploads), uploads) if uploads else server
-        states = {i: each.state for i, each in accepted.items() if each.upload is not None}
+        uploads = {
+            i: outcome.upload for i, outcome in accepted.items() if outcome.upload is not None and outcome.upload.slots
+        }
+        after, spoiling = aggregate_finite(ctx, server, uploads)
+        for index, wrong in spoiling.items():
+            self.leave_out(round, index, wrong)
+            refused[index] = wrong
+            del accepted[index], uploads[index]
+        if refused and not uploads and before.bytes_up == 0:
+            raise TrainingError(self.explain_failure(round, refused))
+        states = {i: outcome.state for i, outcome in accepted.items() if outcome.upload is not None}
         rows = self.training_rows(round, accepted, ctx, after)
         facts = replace(
             self.traffic(before, download, ids, uploads),
             next_round=round + 1,
-            steps=before.steps + sum(each.steps for each in outcomes.values()),
-            refused=before.refused + len(refused),
+            steps=before.steps + sum(outcome.steps for outcome in outcomes.values()),
+            gradients=before.gradients + sum(outcome.effort.gradients for outcome in outcomes.values()),
+            passes=before.passes + sum(outcome.effort.passes for outcome in outcomes.values()),
+            refusals=dict(Counter(before.refusals) + Counter(refusal.kind for refusal in refused.values())),
             idle=before.idle + len(idle),
         )
         if round >= 0 and ((round + 1) % self.eval_every == 0 or round + 1 == plan.rounds):
             scores, bytes_eval = self.evaluate(round, after, states)
             rows += scores
             facts = self.select(replace(facts, bytes_eval=before.bytes_eval + bytes_eval), round, scores)
-        changed = {slot: each for slot, each in after.items() if each is not server.get(slot)}
+        changed = {slot: leaves for slot, leaves in after.items() if leaves is not server.get(slot)}
         seconds = time.perf_counter() - started
         facts = replace(
             facts,
@@ -110,7 +137,7 @@ class RoundLoop:
             peak_memory_mb=max(before.peak_memory_mb, peak_memory_mb()),
         )
         self.store.commit(round, after if before.next_round is None else changed, states, rows, facts)
-        losses = [each.loss for each in accepted.values() if not math.isnan(each.loss)]
+        losses = [outcome.loss for outcome in accepted.values() if not math.isnan(outcome.loss)]
         watch(
             Progress(
                 round,
@@ -119,42 +146,66 @@ class RoundLoop:
                 sum(losses) / len(losses) if losses else math.nan,
                 self.score,
                 seconds,
-                sum(each.samples for each in outcomes.values()),
+                sum(outcome.samples for outcome in outcomes.values()),
             )
         )
         return after
 
     def train(
         self, round: int, ids: list[int], download: Download, server: Slots
-    ) -> tuple[dict[int, Outcome], dict[int, str]]:
+    ) -> tuple[dict[int, Outcome], dict[int, Refusal]]:
         """What clients made of their part of the round, and why some of it is refused: uploads that are not finite,
-        misshapen or not declared; such a client's state stays as it was. Uploads are looked at as they arrive."""
-        outcomes, refused = {}, {}
+        misshapen, not declared or out of all proportion; such a client's state stays as it was. Uploads are looked at
+        as they arrive."""
+        outcomes, refused, norms = dict[int, Outcome](), dict[int, Refusal](), dict[int, Norms]()
         for index, outcome in self.engine.train(round, self.store.clients(ids), download):
             outcomes[index] = outcome
             known = server.get(slot_of("params", self.plan.networks[index] if self.plan.networks else 0), {})
-            if outcome.upload and (reason := refusal(outcome.upload, sent_names(self.plan.method), known)):
-                refused[index] = reason
-        for index, reason in sorted(refused.items()):
-            name = self.plan.data.clients[index].name
-            log.warning("round %d: left out client %s (%d): %s", round + 1, name, index, reason)
-        return dict(sorted(outcomes.items())), refused
+            wrong = Refusal(UNREADABLE, outcome.refused) if outcome.refused else None
+            if outcome.upload:
+                norms[index] = measure_norms(outcome.upload)
+                wrong = find_refusal(outcome.upload, norms[index], sent_names(self.plan.method), known)
+            if wrong:
+                refused[index] = wrong
+            else:
+                refused.pop(index, None)
+        usable = {index: norm for index, norm in sorted(norms.items()) if index not in refused}
+        refused |= find_outsized(usable, server)
+        for index, wrong in sorted(refused.items()):
+            if not outcomes[index].refused:
+                self.leave_out(round, index, wrong)
+        return dict(sorted(outcomes.items())), dict(sorted(refused.items()))
+
+    def explain_failure(self, round: int, refused: Mapping[int, Refusal]) -> str:
+        """Why a run cannot go on whose server has had no upload that it could use."""
+        index, first = next(iter(refused.items()))
+        helps = "; a smaller learning rate may help" if first.kind == NOT_FINITE else ""
+        return (
+            f"{self.plan.method.name}: nothing that the {len(refused)} clients sent in round {round + 1} can be used, "
+            f"and nothing was before, so there is nothing to learn from; client "
+            f"{visible(self.plan.data.clients[index].name)} ({index}): {first.reason}{helps}"
+        )
+
+    def leave_out(self, round: int, index: int, wrong: Refusal) -> None:
+        """Log why a client's upload does not enter the round."""
+        name = visible(self.plan.data.clients[index].name)
+        log.warning("round %d: left out client %s (%d): %s", round + 1, name, index, wrong.reason)
 
     def training_rows(self, round: int, outcomes: Mapping[int, Outcome], ctx: Any, server: Slots) -> list[Row]:
         """The training loss, scores right after local training, and what the server recorded."""
         rows: list[Row] = []
-        for i, each in outcomes.items():
-            if not math.isnan(each.loss):
-                rows.append((round, i, "seen", "train", "train", "loss", each.loss, self.plan.part(i, "train").size))
-            rows += [(round, i, "seen", s.point, s.split, s.metric, s.value, s.samples) for s in each.scores]
+        for i, outcome in outcomes.items():
+            if not math.isnan(outcome.loss):
+                rows.append((round, i, "seen", "train", "train", "loss", outcome.loss, self.plan.part(i, "train").size))
+            rows += [(round, i, "seen", s.point, s.split, s.metric, s.value, s.samples) for s in outcome.scores]
         records = self.plan.method.server_records(ctx, server)
         return rows + [(round, -1, "server", "state", "", name, float(v), 0) for name, v in records.items()]
 
-    def traffic(self, facts: RunFacts, download: Download, ids: list[int], uploads: Mapping[int, Upload]) -> RunFacts:
+    def traffic(self, facts: RunFacts, download: Download, ids: list[int], uploads: Uploads) -> RunFacts:
         """The facts with the bytes of a round added, up and down."""
         shared = codec.size(download.shared)
         down = sum(shared + codec.size(download.each.get(i, {})) for i in ids)
-        up = sum(codec.size(each.slots, each.masks) for each in uploads.values())
+        up = sum(codec.size(upload.slots, upload.masks) for upload in uploads.values())
         return replace(facts, bytes_down=facts.bytes_down + down, bytes_up=facts.bytes_up + up)
 
     def evaluate(self, round: int, server: Slots, fresh: Mapping[int, Slots]) -> tuple[list[Row], int]:
@@ -172,48 +223,25 @@ class RoundLoop:
                 rows += [(round, index, cohort, s.point, s.split, s.metric, s.value, s.samples) for s in scores]
         return rows, sent
 
-    def select(self, facts: RunFacts, round: int, rows: list[Row]) -> RunFacts:
-        """The facts with this round selected, if it is the best so far by sample-weighted validation."""
-        scores = by_round(rows, "seen", self.point, "val", self.metric).get(round)
-        if scores is None:
-            return replace(facts, selected=round)
-        self.score = weighted_mean(*scores)
-        before = facts.selected_score
-        if before is not None and not is_better(self.score, before, self.higher):
-            return facts
-        return replace(facts, selected=round, selected_score=self.score)
+    @cached_property
+    def selection(self) -> Selection:
+        """The selection so far, from the rounds in the store."""
+        selection = Selection(self.rule, self.higher)
+        if self.store.facts.selected is not None:
+            rows = self.store.rows(cohort="seen", point=self.point, split="val", metric=self.metric)
+            for round, scores in group_scores(rows).get(("seen", self.point), {}).items():
+                selection.add(round, scores)
+        return selection
 
+    def validation(self, rows: Iterable[Row], round: int) -> ClientScores:
+        """The headline's validation scores of a round."""
+        wanted = (row for row in rows if row[4:6] == ("val", self.metric))
+        return group_scores(wanted).get(("seen", self.point), {}).get(round, {})
 
-def owned(server: Slots, uploads: Mapping[int, Upload]) -> Slots:
-    """The server's slots with a copy of whatever lies in an upload, whose memory the engine may use again."""
-    lent = {
-        leaf.untyped_storage().data_ptr()
-        for each in uploads.values()
-        for slots in (each.slots, each.masks)
-        for leaves in slots.values()
-        for leaf in leaves.values()
-    }
-
-    def own(leaves: Tree) -> Tree:
-        copies = {name: leaf.clone() for name, leaf in leaves.items() if leaf.untyped_storage().data_ptr() in lent}
-        return {**leaves, **copies} if copies else leaves
-
-    return {slot: own(leaves) for slot, leaves in server.items()}
-
-
-def refusal(upload: Upload, declared: tuple[str, ...], known: Tree) -> str:
-    """Why an upload cannot be used; an empty string if it can. `known` is the server's model."""
-    if extra := upload.slots.keys() - set(declared):
-        return f"it sent {', '.join(sorted(extra))}, which the method does not declare"
-    for slot, leaves in upload.slots.items():
-        for name, leaf in leaves.items():
-            if slot == "params" and name in known and leaf.shape != known[name].shape:
-                return f"{slot} {name} of shape {tuple(leaf.shape)} does not fit the server's model"
-            if leaf.is_floating_point() and not finite(leaf):
-                return f"{slot} {name} is not finite"
-    return ""
-
-
-def finite(leaf: Tensor) -> bool:
-    """Whether all numbers are finite. A finite sum proves it in one pass; one that is not may be just too large."""
-    return math.isfinite(float(leaf.sum())) or bool(torch.isfinite(leaf).all())
+    def select(self, facts: RunFacts, round: int, rows: Sequence[Row]) -> RunFacts:
+        """The facts with the round that is selected now that this one has scores."""
+        selection, scores = self.selection, self.validation(rows, round)
+        selection.add(round, scores)
+        self.score = average(scores, headline_mean(self.rule))
+        score = selection.score if math.isfinite(selection.score) else None
+        return replace(facts, selected=selection.round, selected_score=score, selection=selection.words)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..core.errors import InputError, UnknownNameError
 from ..core.expressions import value
 from ..core.files import write_whole
 from ..core.options import Options, did_you_mean, make, option, options_of
+from ..core.randomness import LARGEST_SEED
 from ..core.registry import describe, override
 
 if TYPE_CHECKING:
@@ -26,6 +28,13 @@ if TYPE_CHECKING:
 
 OWN = "(given in Python)"
 """What a configuration says of a setting that was given as an object."""
+SELECTIONS = {
+    "weighted": "sample-weighted validation",
+    "mean": "validation, plain mean over clients",
+    "last10": "sample-weighted validation, mean of ten evaluated rounds",
+    "last": "last round",
+}
+"""The values of `select`, and how summaries and tables name them."""
 UNHASHED = ("save_models", "cache_mb")
 """Settings that do not change the results."""
 
@@ -59,14 +68,17 @@ class Config(Options):
     participation: float = option(1.0, above=0.0, max=1.0, help="share of clients sampled each round")
     local_epochs: int = option(1, min=1, help="passes over a client's training data per round")
     batch_size: int = option(32, min=1, help="samples per local step")
-    lr: float = option(0.05, above=0.0, help="learning rate")
+    lr: float = option(0.05, above=0.0, below=math.inf, help="learning rate")
     schedule: str = option(
         "constant", help="learning rate over rounds: constant, cosine, exponential(gamma=..), step(at=[..])"
     )
     optimizer: str = option("sgd", help="sgd or adam, with options, as in sgd(momentum=0.9)")
     momentum: float | None = option(None, min=0.0, below=1.0, help="momentum of sgd")
-    weight_decay: float | None = option(None, min=0.0, help="L2 penalty")
+    weight_decay: float | None = option(None, min=0.0, below=math.inf, help="L2 penalty")
     clip: float | None = option(None, above=0.0, help="largest gradient norm")
+    optimizer_state: str = option(
+        "reset", choices=("reset", "keep"), help="momentum and moments of a client: new in every round, or kept"
+    )
     weighting: str = option("samples", choices=("samples", "uniform"), help="aggregation weights of clients")
     norm_stats: str | None = option(
         None,
@@ -75,8 +87,16 @@ class Config(Options):
     )
     norm_affine: str = option("shared", choices=("shared", "local"), help="scale and shift of normalisation layers")
     eval_every: int = option(1, min=1, help="rounds between evaluations; the last round is always evaluated")
+    select: str = option(
+        "weighted",
+        choices=tuple(SELECTIONS),
+        help="how the round is selected: by validation, of one round or of ten on end, or the last one",
+    )
     after_local: bool = option(False, help="also evaluate participants right after local training")
-    seed: int = option(0, min=0, help="determines partition, initial weights, sampling and batch order")
+    eval_global: bool = option(False, help="also evaluate the shared model itself, where there is one")
+    seed: int = option(
+        0, min=0, max=LARGEST_SEED, help="determines partition, initial weights, sampling and batch order"
+    )
     engine: str = option("auto", help="how clients' work is carried out: auto, loop, workers or vector")
     precision: str = option(
         "fp32", choices=("fp32", "bf16"), help="number format of the networks; parameters and sums stay fp32"
@@ -88,8 +108,8 @@ class Config(Options):
     @property
     def hash(self) -> str:
         """A short hash of everything that changes the results."""
-        kept = {k: v for k, v in self.as_dict().items() if k not in UNHASHED}
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+        hashed = {k: v for k, v in self.as_dict().items() if k not in UNHASHED}
+        return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:12]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as they are written to YAML."""
@@ -101,8 +121,8 @@ class Config(Options):
 
         built = optimizers.build(self.optimizer)
         for name in ("momentum", "weight_decay", "clip"):
-            if (given := getattr(self, name)) is not None:
-                built = override(built, name, str(given))
+            if (setting := getattr(self, name)) is not None:
+                built = override(built, name, str(setting))
         return built
 
 
@@ -125,33 +145,39 @@ def configure(values: Mapping[str, Any] | None = None, overrides: list[str] | No
 
     values, deep = dict(values or {}), []
     for text in overrides or []:
-        key, equals, given = text.partition("=")
+        key, equals, written = text.partition("=")
         key = key.strip()
         if not equals:
             raise InputError(f"the override {text!r} has no '='; write key=value, as in -o method.mu=0.1")
         if key.startswith("method."):
-            deep.append((key.removeprefix("method."), given.strip()))
+            deep.append((key.removeprefix("method."), written.strip()))
         else:
-            values[key] = given if options_of(Config).get(key) and key in _TEXT else value(given)
-    for name in values:
-        if name not in options_of(Config):
-            raise UnknownNameError(
-                f"there is no setting {name!r}.{did_you_mean(name, options_of(Config))} "
-                f"Settings: {', '.join(options_of(Config))}; options of the method are written method.NAME."
-            )
+            values[key] = written if options_of(Config).get(key) and key in _TEXT else value(written)
     given_method = values.get("method")
     if isinstance(given_method, Method):
         values["method"] = describe(given_method)
-    config: Config = make(Config, values)
+    config = read_values(values)
     method = given_method if isinstance(given_method, Method) else methods.build(config.method)
-    for path, given in deep:
-        method = override(method, path, given)
+    for path, written in deep:
+        method = override(method, path, written)
     schedules.build(config.schedule)
     engines.build(config.engine)
     config.build_optimizer()
+    return dataclasses.replace(config, method=describe(method))
+
+
+def read_values(values: Mapping[str, Any]) -> Config:
+    """A configuration from plain values, of which nothing is built."""
+    for name in values:
+        if name not in options_of(Config):
+            raise UnknownNameError(
+                f"there is no setting {name!r}.{did_you_mean(str(name), options_of(Config))} "
+                f"Settings: {', '.join(options_of(Config))}; options of the method are written method.NAME."
+            )
+    config: Config = make(Config, values)
     if config.split and (abs(sum(config.split) - 1) > 1e-6 or len(config.split) != 3 or config.split[0] <= 0):
         raise InputError(f"split={list(config.split)} must be three shares (train, validation, test) that sum to 1")
-    return dataclasses.replace(config, method=describe(method))
+    return config
 
 
 _TEXT = {name for name, info in options_of(Config).items() if str in info.types}
@@ -163,7 +189,7 @@ def read_config(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text())
     except OSError as error:
         raise InputError(f"the configuration {path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"the configuration {path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"the configuration {path} must be a list of 'name: value' lines, such as 'rounds: 50'")

@@ -6,7 +6,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 
 from ..contract import Method, Training
 from ..contract import methods as registry
-from ..core.errors import InputError, ModelError
+from ..core.errors import InputError, ModelError, UnknownNameError
+from ..core.options import did_you_mean
 from ..data import Federation
 from ..data import load as load_data
 from ..engines import Plan
@@ -32,6 +34,10 @@ log = logging.getLogger("idiolect")
 
 OBJECTS = ("data", "model", "loss", "metrics", "initial", "schedule", "public")
 """Settings that may be given as objects instead of by name."""
+DEALING = ("partition", "clients", "unseen", "split", "public")
+"""Settings that say how data become clients, which a federation has behind it."""
+IN_DATA = "(part of the data)"
+"""What a configuration says of public data that a federation brings along."""
 NETWORKS = ("models", "model_of")
 """Several networks, which have no names: they are objects and no settings."""
 
@@ -55,9 +61,59 @@ def separate(arguments: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
         else:
             settings[name] = str(value) if name in OBJECTS and value is not None else value
     marks = [name for name in objects if name in OBJECTS]
+    if isinstance(objects.get("data"), Federation):
+        settings |= describe_dealing(objects["data"], {n: arguments[n] for n in DEALING if n in arguments})
     if "method" in settings:
         objects["method"] = settings["method"] = registry.build(settings["method"])
     return mark_objects(configure(settings), marks), objects
+
+
+def check_objects(names: Iterable[str]) -> None:
+    """Raise an error unless these are names of objects, which alone may be given for a run that is there already."""
+    known = ("method", *OBJECTS, *NETWORKS)
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(
+                f"{name!r} cannot be given for a run that is there already.{did_you_mean(name, known)} Its settings are"
+                f" in its folder; only objects that were given in Python are given again: {', '.join(known)}."
+            )
+
+
+def describe_dealing(data: Federation, given: Mapping[str, Any]) -> dict[str, Any]:
+    """How a federation's clients came about, as settings; an error if other ones are given beside it."""
+    share = len(data.unseen) / len(data)
+    holds = {"partition": data.partition, "clients": len(data), "unseen": share, "public": data.public and IN_DATA}
+    for name, value in given.items():
+        usual = isinstance(value, str | int | float) and value in (getattr(Config, name), holds.get(name))
+        if value is not None and not usual:
+            raise InputError(
+                f"{name} cannot be given beside a Federation, which is already dealt and split; leave it out, or give"
+                f" it where the federation is made"
+            )
+    return {name: value for name, value in holds.items() if value is not None}
+
+
+def arrange_clients(objects: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The objects with the clients' data in the order of these names, if they are the same names in another order."""
+    data, objects = objects.get("data"), dict(objects)
+    if isinstance(data, Federation):
+        given = [client.name for client in data.clients]
+    elif isinstance(data, Mapping):
+        given = [str(name) for name in data]
+    else:
+        return objects
+    if given == list(names) or len(set(given)) < len(given) or set(given) != set(names):
+        return objects
+    order = [given.index(name) for name in names]
+    if isinstance(data, Federation):
+        unseen = frozenset(place for place, before in enumerate(order) if before in data.unseen)
+        objects["data"] = replace(data, clients=tuple(data.clients[at] for at in order), unseen=unseen)
+    else:
+        items = list(data.items())
+        objects["data"] = dict(items[at] for at in order)
+    if objects.get("model_of") and not isinstance(objects["model_of"], Mapping):
+        objects["model_of"] = [objects["model_of"][at] for at in order]
+    return objects
 
 
 def _is_file(name: str, value: Any) -> bool:
@@ -86,6 +142,7 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
         training=Training(
             optimizer=config.build_optimizer(),
             schedule=resolve_schedule(config, objects),
+            optimizer_state=config.optimizer_state,
             lr=config.lr,
             epochs=config.local_epochs,
             batch_size=config.batch_size,
@@ -96,14 +153,16 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
             device=config.device,
         ),
         participation=config.participation,
-        networks=tuple(objects.get("model_of") or ()),
+        networks=resolve_networks(objects.get("model_of") or (), data, len(tasks)),
         after_local=config.after_local,
+        eval_global=config.eval_global,
     )
 
 
 def _place(task: Task, config: Config) -> None:
     """Move a network to the device, in the precision that is asked for."""
     try:
+        torch.zeros(1, device=config.device).tolist()
         task.net.to(config.device)
     except (RuntimeError, AssertionError) as error:
         raise InputError(
@@ -114,19 +173,19 @@ def _place(task: Task, config: Config) -> None:
 
 def resolve_schedule(config: Config, objects: Mapping[str, Any]) -> Schedule:
     """The schedule of the learning rate, from its name, a schedule or a function."""
-    given: Schedule | Callable[[int, int], float] | None = objects.get("schedule")
-    if given is None:
+    schedule: Schedule | Callable[[int, int], float] | None = objects.get("schedule")
+    if schedule is None:
         return schedules.build(config.schedule)
-    return given if isinstance(given, Schedule) else Custom(given)
+    return schedule if isinstance(schedule, Schedule) else Custom(schedule)
 
 
 def resolve_data(config: Config, objects: Mapping[str, Any]) -> Federation:
     """The federation that a configuration, or the user's own data, describes."""
-    given = objects.get("data", config.data)
-    if isinstance(given, Federation):
-        return given
+    source = objects.get("data", config.data)
+    if isinstance(source, Federation):
+        return source
     return load_data(
-        given,
+        source,
         partition=config.partition,
         clients=config.clients,
         split=config.split,
@@ -140,15 +199,35 @@ def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) 
     """The model (or models) with loss and metrics, checked against the data."""
     modules = list(objects.get("models") or ())
     if not modules:
-        given = objects.get("model")
-        named = not isinstance(given, nn.Module)
-        modules = [build_model(config.model or default_model(data), data, seed=config.seed) if named else given]
+        model = objects.get("model")
+        if model is not None and not isinstance(model, nn.Module | str):
+            raise InputError(
+                f"model must be one nn.Module or a name, not a {type(model).__name__}; several networks are given as"
+                " models=[...], with model_of saying which client has which"
+            )
+        named = not isinstance(model, nn.Module)
+        modules = [build_model(config.model or default_model(data), data, seed=config.seed) if named else model]
     initial = objects.get("initial", config.initial)
     if initial is not None:
         modules = [copy_with_weights(module, initial) for module in modules]
     x, y = data.clients[0].split("train")
     loss, metrics = objects.get("loss", config.loss), objects.get("metrics", config.metrics)
     return tuple(Task(module, (x[:2], y[:2]), loss, metrics, data.classes, config.head) for module in modules)
+
+
+def resolve_networks(model_of: Sequence[int] | Mapping[str, int], data: Federation, count: int) -> tuple[int, ...]:
+    """For each client the position of its network among `count`, from a list in the clients' order or by name."""
+    names = [client.name for client in data.clients]
+    if isinstance(model_of, Mapping):
+        if wrong := [name for name in (*model_of, *names) if name not in model_of or name not in names]:
+            raise InputError(f"model_of must name every client once, and no other; look at {wrong[0]!r}")
+        model_of = [model_of[name] for name in names]
+    networks = tuple(model_of)
+    if (networks or count > 1) and len(networks) != len(names):
+        raise InputError(f"model_of has {len(networks)} entries for {len(names)} clients; give one for each, or a dict")
+    if missing := [number for number in networks if number not in range(count)]:
+        raise InputError(f"model_of names the network {missing[0]!r}; there are {count}, 0 to {count - 1}")
+    return networks
 
 
 def copy_with_weights(module: nn.Module, initial: str | Path | Mapping[str, Tensor]) -> nn.Module:

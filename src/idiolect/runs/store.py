@@ -1,43 +1,68 @@
 """Durable state in one SQLite file: the server's slots, every client's slots, metrics and facts about the run.
 One transaction commits a round. Each entry keeps at most two versions: the newest, and the one that belongs to
-the selected round, from which its models are built."""
+the selected round, from which its models are built.
+
+Damage is noticed: every state and every round's metrics have a checksum, and the small tables that list them,
+`entries`, `rounds` and `facts`, have a seal in common, which is compared when a store is opened."""
 
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from ..core import codec, tree
+from ..core.checksums import checksum, combine, seal
 from ..core.errors import InputError, RunFolderError
 from ..core.tree import Slots
+from .database import Database
 from .facts import NAMES, Cost, RunFacts, read_facts
+from .mark import compare_with_mark, read_mark, write_mark
 
-VERSION = 2
+VERSION = 3
 SERVER = -1
 CACHE_MB = 256
-# Large pages, and rows apart from their key: values of a megabyte are then read and written at the speed of files.
-_SCHEMA = """
+# Large pages, and states apart from their keys: values of a megabyte are then read and written at the speed of files.
+_SCHEMA = f"""
 PRAGMA page_size=32768;
-CREATE TABLE state (owner INTEGER, slot TEXT, round INTEGER, data BLOB, PRIMARY KEY (owner, slot, round));
+CREATE TABLE state (id INTEGER PRIMARY KEY, data BLOB);
+CREATE TABLE entries (
+    owner INTEGER, slot TEXT, round INTEGER, id INTEGER, checksum INTEGER, PRIMARY KEY (owner, slot, round)
+) WITHOUT ROWID;
 CREATE TABLE metrics (
-    round INTEGER, client INTEGER, cohort TEXT, point TEXT, split TEXT, metric TEXT, value REAL, samples INTEGER);
+    round INTEGER, client INTEGER, cohort TEXT, point TEXT, split TEXT, metric TEXT, value REAL, samples INTEGER,
+    UNIQUE (round, client, cohort, point, split, metric));
+CREATE TABLE rounds (round INTEGER PRIMARY KEY, count INTEGER, checksum INTEGER);
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
-PRAGMA user_version=2;
+INSERT INTO facts VALUES ('seal', '0');
+PRAGMA user_version={VERSION};
 """
+_SEAL = "seal"
+_SEALED = {
+    "entries": "SELECT owner, slot, round, id, checksum FROM entries",
+    "rounds": "SELECT round, count, checksum FROM rounds",
+    "facts": f"SELECT key, value FROM facts WHERE key IS NOT '{_SEAL}'",
+}
 _END = 2**40
 _COST = "cost {}"
-_LATEST = "SELECT max(round) FROM state n WHERE n.owner=s.owner AND n.slot=s.slot AND n.round<=?"
+_LATEST = "SELECT max(round) FROM entries n WHERE n.owner=e.owner AND n.slot=e.slot AND n.round<=?"
+_STATES = (
+    "SELECT e.owner, e.slot, e.round, e.checksum, s.data FROM entries e LEFT JOIN state s ON s.id=e.id "
+    f"WHERE e.owner {{}} AND e.round=({_LATEST})"
+)
 Row = tuple[int, int, str, str, str, str, float, int]
 COLUMNS = ("round", "client", "cohort", "point", "split", "metric", "value", "samples")
 
 
 class Store:
     """The state of one run; `path=None` keeps it in memory. Of the clients' newest slots, those used last are kept in
-    memory as well, up to `cache_mb` megabytes. Slots are returned on `device`.
+    memory as well, up to `cache_mb` megabytes. Slots are returned on `device`. A reader refuses a store whose newest
+    rounds were lost, unless it may be `incomplete`.
 
     >>> from dataclasses import replace
     >>> import torch
@@ -49,36 +74,36 @@ class Store:
     ({'params': {'w': tensor([1., 1.])}}, 'loop', 1)
     """
 
-    def __init__(self, path: Path | None, create: bool = True, cache_mb: int = CACHE_MB, device: str = "cpu") -> None:
-        self.path, self.device = path, device
+    def __init__(
+        self,
+        path: Path | None,
+        write: bool = True,
+        cache_mb: int = CACHE_MB,
+        device: str = "cpu",
+        incomplete: bool = False,
+    ) -> None:
+        self.path, self.device, self.write = path, device, write
         self._cache = _Cache(0 if path is None else cache_mb << 20)
-        try:
-            if path is not None and not path.exists():
-                if not create:
-                    raise RunFolderError(f"{path} does not exist, so there is no run to open")
-                _create(path)
-            self._db = sqlite3.connect(":memory:" if path is None else path, isolation_level=None)
-            if path is None:
-                self._db.executescript(_SCHEMA)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=NORMAL")
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        except (sqlite3.Error, OSError) as error:
-            raise RunFolderError(f"{path} cannot be used as the store of a run: {error}") from error
-        if version != VERSION:
+        marked = None if path is None else read_mark(path)  # before the store, which may go on meanwhile
+        self._db = Database(path, _SCHEMA, write)
+        if self._db.version != VERSION:
             raise RunFolderError(
-                f"{path} is a store of version {version}, and this Idiolect reads and writes version {VERSION}; use "
-                f"another folder, or the Idiolect that wrote it"
+                f"{path} is a store of version {self._db.version}, and this Idiolect reads and writes version "
+                f"{VERSION}; use another folder, or the Idiolect that wrote it"
             )
+        if path is not None:
+            self._check_seal()
+        if path is not None and not incomplete:
+            compare_with_mark(path, marked, self.facts.next_round, write)
 
     @property
     def facts(self) -> RunFacts:
         """The facts of the run."""
         wanted = f"SELECT key, value FROM facts WHERE key IN ({', '.join('?' * len(NAMES))})"
         try:
-            return read_facts(dict(self._query(wanted, NAMES)))
-        except ValueError as error:
-            raise RunFolderError(f"the store {self.path} is damaged: {error}") from error
+            return read_facts(dict(self._db.query(wanted, NAMES)))
+        except (ValueError, TypeError) as error:
+            raise self._damaged(f"its facts cannot be read ({error})") from error
 
     def cost(self, round: int) -> Cost | None:
         """What the run had spent after a round, counted from 1; None where that was not recorded."""
@@ -87,41 +112,51 @@ class Store:
 
     def fact(self, key: str, default: Any = None) -> Any:
         """A value that was recorded under a name of one's own, such as those of a deployment."""
-        row = self._query("SELECT value FROM facts WHERE key=?", (key,))
+        row = self._db.query("SELECT value FROM facts WHERE key=?", (key,))
         return json.loads(row[0][0]) if row else default
 
     def record(self, facts: Mapping[str, Any]) -> None:
         """Write facts that belong to no round, such as those that are known before the first."""
         try:
-            with self._transaction():
-                self._write_facts(facts)
+            with self._db.transaction():
+                self._change_seal(self._write_facts(facts))
         except sqlite3.Error as error:
             raise RunFolderError(f"{', '.join(facts)} could not be saved in {self.path}: {error}") from error
 
     def server(self, at: int | None = None) -> Slots:
         """The server's slots, the newest or those of an earlier round that is still kept."""
-        return {slot: self._decode(data)[slot] for slot, data in self._versions(SERVER, at)}
+        stored = self._states("= ?", SERVER, at)
+        return {slot: self._decode(data)[slot] for _, slot, data in stored}
 
     def clients(self, ids: Sequence[int], at: int | None = None) -> dict[int, Slots | None]:
         """The slots of some clients; None for one that has never trained."""
         stored: dict[int, bytes | None] = {i: self._cache.get(i) if at is None else None for i in ids}
         missing = json.dumps([i for i, data in stored.items() if data is None])
-        query = f"SELECT owner, data FROM state s WHERE owner IN (SELECT value FROM json_each(?)) AND round=({_LATEST})"
-        for index, data in self._query(query, (missing, _END if at is None else at)):
+        for index, _, data in self._states("IN (SELECT value FROM json_each(?))", missing, at):
             stored[index] = data
             if at is None:
                 self._cache.put(index, data)
         return {i: None if data is None else self._decode(data) for i, data in stored.items()}
 
+    def round_of(self, client: int, at: int) -> int | None:
+        """The round of the slots that `clients` gives for one client; None where it has none."""
+        row = self._db.query("SELECT max(round) FROM entries WHERE owner=? AND round<=?", (client, at))
+        return None if row[0][0] is None else int(row[0][0])
+
+    def _states(self, owners: str, values: Any, at: int | None) -> list[tuple[int, str, bytes]]:
+        """The states of some owners, newest or of an earlier round, whose checksums are right."""
+        found = self._db.query(_STATES.format(owners), (values, _END if at is None else at))
+        for owner, slot, round, expected, data in found:
+            if not isinstance(data, bytes) or checksum(data, owner, slot, round) != expected:
+                whose = f"{slot} of the server" if owner == SERVER else f"the state of client {owner}"
+                raise self._damaged(f"{whose}, saved in round {round + 1}, is not what was written")
+        return [(owner, slot, data) for owner, slot, _, _, data in found]
+
     def _decode(self, data: bytes) -> Slots:
         try:
             return tree.to_device(codec.decode(data)[0], self.device)
         except InputError as error:
-            raise RunFolderError(f"the store is damaged: {error}") from error
-
-    def _versions(self, owner: int, at: int | None) -> list[tuple[str, bytes]]:
-        limit = _END if at is None else at
-        return self._query(f"SELECT slot, data FROM state s WHERE owner=? AND round=({_LATEST})", (owner, limit))
+            raise self._damaged(str(error)) from error
 
     def commit(
         self,
@@ -133,29 +168,26 @@ class Store:
     ) -> None:
         """Write a round in one transaction: changed server slots, clients' slots, metrics and facts.
 
-        The facts of the run also tell what it had spent after this round; other facts are written by name.
+        The facts of the run also tell what it had spent after this round, and it must be the next one; other facts
+        are written by name, and a round may be written again.
         """
-        before = self.facts
-        if isinstance(facts, RunFacts):
-            changed = facts.changes(before) | {_COST.format(round + 1): facts.cost._asdict()}
-        else:
-            changed = dict(facts)
-        selected = changed.get("selected", before.selected)
         entries = [(SERVER, slot, codec.encode({slot: leaves})) for slot, leaves in server.items()]
         entries += [(index, "", codec.encode(slots)) for index, slots in clients.items()]
-        stale = (
-            "DELETE FROM state WHERE owner=? AND slot=? AND round<? AND round IS NOT "
-            "(SELECT max(round) FROM state WHERE owner=? AND slot=? AND round<=?)"
-        )
-        kept = -_END if selected is None else min(selected, round)
         try:
-            with self._transaction():
-                for owner, slot, data in entries:
-                    self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)", (owner, slot, round, data))
-                    self._db.execute(stale, (owner, slot, round, owner, slot, kept))
-                self._db.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-                self._write_facts(changed)
-        except sqlite3.Error as error:
+            with self._db.transaction():
+                before = self.facts
+                if isinstance(facts, RunFacts):
+                    self._require_next(round, before)
+                    changed = facts.changes(before) | {_COST.format(round + 1): facts.cost._asdict()}
+                else:
+                    changed = dict(facts)
+                selected = changed.get("selected", before.selected)
+                needed = -_END if selected is None else min(selected, round)
+                seals = [self._write_state(owner, slot, round, data, needed) for owner, slot, data in entries]
+                self._change_seal(*seals, self._write_rows(round, list(rows)), self._write_facts(changed))
+            if isinstance(facts, RunFacts) and facts.next_round is not None and self.path is not None:
+                write_mark(self.path, facts.next_round)
+        except (sqlite3.Error, OSError) as error:
             raise RunFolderError(
                 f"round {round + 1} could not be saved in {self.path}: {error}; the rounds before it are safe, "
                 f"so free some space or fix the permissions and resume"
@@ -164,40 +196,122 @@ class Store:
             if index != SERVER:
                 self._cache.put(index, data)
 
-    def _write_facts(self, facts: Mapping[str, Any]) -> None:
+    def _require_next(self, round: int, before: RunFacts) -> None:
+        if before.next_round is not None and before.next_round != round:
+            raise RunFolderError(
+                f"round {round + 1} cannot be saved in {self.path}, where round {before.next_round + 1} is the next: "
+                f"another process has gone on with this run; let only one of them write"
+            )
+
+    def _write_state(self, owner: int, slot: str, round: int, data: bytes, needed: int) -> int:
+        """Write a state, delete versions that nobody needs any more, and return what changes in the seal."""
+        known = self._db.query(
+            "SELECT round, id, checksum FROM entries WHERE owner=? AND slot=? AND round<=?", (owner, slot, round)
+        )
+        kept = max((at for at in (round, *(at for at, _, _ in known)) if at <= needed), default=None)
+        change = 0
+        for at, id, code in known:
+            if at == round or at != kept:
+                self._db.execute("DELETE FROM state WHERE id=?", (id,))
+                self._db.execute("DELETE FROM entries WHERE owner=? AND slot=? AND round=?", (owner, slot, at))
+                change -= seal([(owner, slot, at, id, code)])
+        id = self._db.execute("INSERT INTO state (data) VALUES (?)", (data,)).lastrowid
+        entry = (owner, slot, round, id, checksum(data, owner, slot, round))
+        self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", entry)
+        return change + seal([entry])
+
+    def _write_rows(self, round: int, rows: list[Row]) -> int:
+        """Write the metrics of a round, in place of earlier ones, and return what changes in the seal."""
+        known = self._db.query(f"{_SEALED['rounds']} WHERE round=?", (round,))
+        if known:
+            self._db.execute("DELETE FROM metrics WHERE round=?", (round,))
+            self._db.execute("DELETE FROM rounds WHERE round=?", (round,))
+        if not rows:
+            return -seal(known)
+        self._db.connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        summary = (round, len(rows), checksum_rows(rows))
+        self._db.execute("INSERT INTO rounds VALUES (?, ?, ?)", summary)
+        return seal([summary]) - seal(known)
+
+    def _write_facts(self, facts: Mapping[str, Any]) -> int:
+        """Write facts, and return what changes in the seal."""
         written = [(name, json.dumps(value)) for name, value in facts.items()]
-        self._db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", written)
+        names = json.dumps(list(facts))
+        known = self._db.query(f"{_SEALED['facts']} AND key IN (SELECT value FROM json_each(?))", (names,))
+        self._db.connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", written)
+        return seal(written) - seal(known)
 
-    def rows(self) -> list[Row]:
-        """All metrics."""
-        return self._query(f"SELECT {', '.join(COLUMNS)} FROM metrics ORDER BY rowid", ())
+    def _change_seal(self, *changes: int) -> None:
+        before = int(self._db.query("SELECT value FROM facts WHERE key=?", (_SEAL,))[0][0])
+        after = (_SEAL, str(combine(before, *changes)))
+        self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", after)
 
-    def visited(self) -> frozenset[int]:
+    def _check_seal(self) -> None:
+        """Raise an error if what lists states, metrics and facts is not what was written."""
+        with self._db.snapshot():
+            known = {table: self._db.query(text) for table, text in _SEALED.items()}
+            expected = self._db.query("SELECT value FROM facts WHERE key=?", (_SEAL,))
+            trees = [self._db.query(f"PRAGMA integrity_check({table})") for table in _SEALED]
+        actual = combine(*map(seal, known.values()))
+        if expected != [(str(actual),)] or any(problems != [("ok",)] for problems in trees):
+            raise self._damaged("its lists of states, metrics and facts are not what was written")
+
+    def check(self) -> None:
+        """Read all states and metrics once, and raise an error that names what is damaged."""
+        self.rows()
+        for at in dict.fromkeys((None, self.facts.selected)):
+            for (owner,) in self._db.query("SELECT DISTINCT owner FROM entries"):
+                self._states("= ?", owner, at)
+
+    def _damaged(self, problem: str) -> RunFolderError:
+        return RunFolderError(
+            f"the store {self.path} is damaged: {problem}; it cannot be continued, so use a copy of the folder that is "
+            f"whole, or start the run again in another folder"
+        )
+
+    def rows(self, **where: str) -> list[Row]:
+        """All metrics, or those with some values in some columns; NaN, for which SQLite has NULL, is NaN again."""
+        with self._db.snapshot():
+            expected = self._db.query(_SEALED["rounds"])
+            rows = self._db.query(f"SELECT {', '.join(COLUMNS)} FROM metrics ORDER BY rowid")
+        parts = [(round, list(part)) for round, part in groupby(rows, key=lambda row: row[0])]
+        actual = {(round, len(part), checksum_rows(part)) for round, part in parts}
+        if len(parts) != len(expected) or actual != set(expected):
+            wrong = sorted({round for round, *_ in actual ^ set(expected) if isinstance(round, int)})
+            rounds = ", ".join(str(round + 1) for round in wrong) or "several rounds"
+            raise self._damaged(f"the metrics of round {rounds} are not what was written")
+        wanted = [(COLUMNS.index(column), value) for column, value in where.items()]
+        rows = [row for row in rows if all(row[place] == value for place, value in wanted)]
+        return [row if row[6] is not None else (*row[:6], math.nan, row[7]) for row in rows]
+
+    def visited_clients(self) -> frozenset[int]:
         """The clients that have state."""
-        return frozenset(owner for (owner,) in self._query("SELECT DISTINCT owner FROM state WHERE owner>=0", ()))
+        return frozenset(owner for (owner,) in self._db.query("SELECT DISTINCT owner FROM entries WHERE owner>=0"))
+
+    def empty_log(self) -> None:
+        """Carry the log over into the file, so that nothing but the file is left."""
+        self._db.empty_log()
 
     def close(self) -> None:
         """Release the file."""
         self._db.close()
 
-    def _query(self, text: str, values: tuple[Any, ...]) -> list[Any]:
-        try:
-            return self._db.execute(text, values).fetchall()
-        except sqlite3.Error as error:
-            raise RunFolderError(f"the store {self.path} cannot be read: {error}") from error
 
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._db)
+def checksum_rows(rows: Sequence[Row]) -> int:
+    """The checksum of metrics as SQLite gives them back: numbers as floats, zero without a sign, NaN as None.
+
+    >>> checksum_rows([(0, 1, "seen", "personal", "test", "auc", float("nan"), 5)]) == checksum_rows(
+    ...     [(0, 1, "seen", "personal", "test", "auc", None, 5)]
+    ... )
+    True
+    """
+    return checksum(repr([(*row[:6], _stored(row[6]), row[7]) for row in rows]).encode(errors="surrogatepass"))
 
 
-def _create(path: Path) -> None:
-    """Make an empty store beside its place and move it there, so that no half-made one is ever seen."""
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    db = sqlite3.connect(part)
-    db.executescript(_SCHEMA)
-    db.close()
-    part.replace(path)
+def _stored(value: Any) -> Any:
+    if isinstance(value, int | float):
+        return None if value != value else float(value) + 0.0
+    return value
 
 
 class _Cache:
@@ -220,16 +334,3 @@ class _Cache:
         while self.size > self.limit:
             _, dropped = self.values.popitem(last=False)
             self.size -= len(dropped)
-
-
-class _Transaction:
-    """All or nothing."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self.db = db
-
-    def __enter__(self) -> None:
-        self.db.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self.db.execute("COMMIT" if error is None else "ROLLBACK")

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -15,8 +16,9 @@ from ..data import Federation
 from ..engines import Plan, engines
 from .interrupt import catch_interrupt
 from .round_loop import Progress, RoundLoop
+from .selection import headline_mean
 from .store import Store
-from .summary import by_round, weighted_mean
+from .summary import average
 
 NEVER = 2**31
 
@@ -36,6 +38,11 @@ def without_test(data: Federation) -> Federation:
     return replace(data, clients=tuple(replace(client, test=client.test[:0]) for client in data.clients))
 
 
+def describe_trial(metric: str, score: float, seconds: float) -> dict[str, Any]:
+    """What a reporter is told of a trial that ended, in the form of a summary."""
+    return {"metric": metric, "headline": "weighted", metric: {"selected": {"weighted": score}}, "seconds": seconds}
+
+
 @dataclass
 class Trial:
     """One plan, carried out in memory, a few rounds at a time.
@@ -44,11 +51,13 @@ class Trial:
         plan: what is trained; its data have no test samples.
         engine: the engine's expression, `auto` resolved.
         eval_every: rounds between evaluations.
+        select: how the round is selected, and which mean over clients is the score.
     """
 
     plan: Plan
     engine: str
     eval_every: int = NEVER
+    select: str = "weighted"
     store: Store = field(default_factory=lambda: Store(None))
 
     @property
@@ -57,9 +66,9 @@ class Trial:
         return self.store.facts.rounds_done
 
     @property
-    def steps(self) -> int:
-        """The local steps that were taken."""
-        return self.store.facts.steps
+    def gradients(self) -> int:
+        """The gradients that local training took."""
+        return self.store.facts.gradients
 
     @property
     def seconds(self) -> float:
@@ -75,23 +84,24 @@ class Trial:
         return math.nan if facts.selected_score is None else facts.selected_score, facts.selected + 1
 
     def advance(self, rounds: int, watch: Callable[[Progress], None] = lambda _: None) -> None:
-        """Train until so many rounds are done; Ctrl-C ends it after a round."""
-        with self._open_loop() as loop, catch_interrupt() as asked:
-            loop.run(watch, lambda: asked() or loop.first_round >= rounds)
+        """Train until so many rounds are done; Ctrl-C and SIGTERM take effect after a round."""
+        with self._open_loop() as loop, catch_interrupt() as request:
+            loop.run(watch, lambda: request() or loop.first_round >= rounds)
+        request.pass_on()
         if self.rounds < rounds:
             raise KeyboardInterrupt
 
     def score(self) -> float:
-        """The sample-weighted validation score now."""
+        """The validation score now."""
         at = self.rounds - 1
         with self._open_loop() as loop, torch.random.fork_rng(devices=[]):
             rows, _ = loop.evaluate(at, self.store.server(), {})
-        return weighted_mean(*by_round(rows, "seen", loop.point, "val", loop.metric)[at])
+        return average(loop.validation(rows, at), headline_mean(self.select))
 
     @contextmanager
     def _open_loop(self) -> Iterator[RoundLoop]:
         engine = engines.build(self.engine).make(self.plan)
         try:
-            yield RoundLoop(self.plan, engine, self.store, self.eval_every)
+            yield RoundLoop(self.plan, engine, self.store, self.eval_every, self.select)
         finally:
             engine.close()

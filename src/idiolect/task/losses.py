@@ -81,6 +81,11 @@ LOSSES: dict[str, Loss] = {
 }
 
 
+def no_loss(outputs: Tensor, y: Tensor) -> Tensor:
+    """The loss of a task that is only for predicting."""
+    raise ModelError("a personal model predicts and has no loss; compute one of its outputs")
+
+
 def fit_loss(loss: str | Loss | None, outputs: Tensor, y: Tensor, classes: int | None) -> tuple[Loss, bool]:
     """The loss as a function, and whether it gives one value per sample; checked on an example."""
     if loss is None:
@@ -115,9 +120,9 @@ def _check_shapes(loss: str, outputs: Tensor, y: Tensor, classes: int | None) ->
                 f"the model's outputs of shape {tuple(outputs.shape)} do not fit labels of shape {tuple(y.shape)}; "
                 f"a classifier gives one logit per class for each label"
             )
-        given = outputs.shape[1] if y.shape == first else outputs.shape[-1]
-        if classes is not None and given < classes:
-            raise ModelError(f"the model gives {given} classes, but the data have {classes}; widen its output layer")
+        logits = outputs.shape[1] if y.shape == first else outputs.shape[-1]
+        if classes is not None and logits < classes:
+            raise ModelError(f"the model gives {logits} classes, but the data have {classes}; widen its output layer")
     elif loss == "dice" and outputs.ndim > y.ndim:
         _check_shapes("cross_entropy", outputs, y, classes)
     elif outputs.numel() != y.numel():

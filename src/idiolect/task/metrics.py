@@ -19,11 +19,13 @@ from .losses import Loss, bce, class_axis, dice_loss, foreground, mae, mse, per_
 @dataclass(frozen=True)
 class Metric:
     """A function (outputs, targets) -> number, and whether more of it is better. With `each` the function gives one
-    value per sample, of which the metric is the mean."""
+    value per sample, of which the metric is the mean. Values lie between `low` and `high`, or are NaN."""
 
     function: Callable[[Tensor, Tensor], Any]
     higher_is_better: bool = True
     each: bool = False
+    low: float = -math.inf
+    high: float = math.inf
 
     def __call__(self, outputs: Tensor, y: Tensor) -> float:
         """The metric on all samples of a client."""
@@ -101,16 +103,16 @@ def _regions(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def dice(outputs: Tensor, y: Tensor) -> Tensor:
     """Dice score 2 |P and G| / (|P| + |G|) of predicted and true regions, the mean over samples and classes but the
     background; 1 where both are empty."""
-    found, truth = (each.flatten(2) for each in _regions(outputs, y))
-    both, either = (found & truth).sum(2).double(), (found.sum(2) + truth.sum(2)).double()
+    predicted, truth = (region.flatten(2) for region in _regions(outputs, y))
+    both, either = (predicted & truth).sum(2).double(), (predicted.sum(2) + truth.sum(2)).double()
     return torch.where(either > 0, 2 * both / either.clamp_min(1), 1.0).mean()
 
 
 def hausdorff(outputs: Tensor, y: Tensor) -> float:
     """Hausdorff distance in pixels between predicted and true regions, the mean over samples and classes but the
     background: 0 where both are empty, the image's diagonal where one is."""
-    found, truth = (each.flatten(0, 1).cpu().numpy() for each in _regions(outputs, y))
-    return float(np.mean([_apart(a, b) for a, b in zip(found, truth, strict=True)]))
+    predicted, truth = (region.flatten(0, 1).cpu().numpy() for region in _regions(outputs, y))
+    return float(np.mean([_apart(a, b) for a, b in zip(predicted, truth, strict=True)]))
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> float:
@@ -134,16 +136,16 @@ def r2(outputs: Tensor, y: Tensor) -> float:
 
 
 METRICS: dict[str, Metric] = {
-    "accuracy": Metric(accuracy, each=True),
-    "auc": Metric(auc),
-    "sensitivity": Metric(sensitivity),
-    "specificity": Metric(specificity),
-    "f1": Metric(f1),
-    "dice": Metric(dice),
-    "hausdorff": Metric(hausdorff, higher_is_better=False),
-    "mse": Metric(mse, higher_is_better=False, each=True),
-    "mae": Metric(mae, higher_is_better=False, each=True),
-    "r2": Metric(r2),
+    "accuracy": Metric(accuracy, each=True, low=0.0, high=1.0),
+    "auc": Metric(auc, low=0.0, high=1.0),
+    "sensitivity": Metric(sensitivity, low=0.0, high=1.0),
+    "specificity": Metric(specificity, low=0.0, high=1.0),
+    "f1": Metric(f1, low=0.0, high=1.0),
+    "dice": Metric(dice, low=0.0, high=1.0),
+    "hausdorff": Metric(hausdorff, higher_is_better=False, low=0.0),
+    "mse": Metric(mse, higher_is_better=False, each=True, low=0.0),
+    "mae": Metric(mae, higher_is_better=False, each=True, low=0.0),
+    "r2": Metric(r2, high=1.0),
 }
 
 
@@ -166,12 +168,12 @@ def fit_metrics(
     """
     if isinstance(metrics, Mapping):
         if metrics:
-            return {name: each if isinstance(each, Metric) else Metric(each) for name, each in metrics.items()}
+            return {name: metric if isinstance(metric, Metric) else Metric(metric) for name, metric in metrics.items()}
         metrics = None
     kind = _kind(outputs, y, loss)
     if not metrics:
         return {name: METRICS[name] for name in _USUAL[kind]}
-    names = [each.strip() for each in metrics.split(",")] if isinstance(metrics, str) else list(metrics)
+    names = [name.strip() for name in metrics.split(",")] if isinstance(metrics, str) else list(metrics)
     for name in names:
         if name not in METRICS:
             raise UnknownNameError(

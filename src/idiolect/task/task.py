@@ -3,6 +3,7 @@ clients or rounds."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 from ..core import tree
 from ..core.errors import ModelError
 from ..core.tree import Slots, Tree
-from .losses import Loss, class_axis, fit_loss, per_sample
+from .losses import LOSSES, Loss, class_axis, fit_loss, no_loss, per_sample
 from .metrics import Metric, fit_metrics
-from .network import Net, Output
+from .network import Net, Output, blank
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm, nn.RMSNorm)
 
@@ -85,6 +86,14 @@ class Task:
         """The model's initial values."""
         return {"params": self.net.params, "buffers": self.net.buffers}
 
+    @cached_property
+    def example_output(self) -> Output:
+        """What the initial model gives for the example, to look at the shapes."""
+        device = next(iter(self.net.params.values())).device
+        out = self.forward(self.net.params, self.net.buffers, self.example[0][:2].to(device))
+        self.net.passes -= 1  # a look at shapes is no part of anybody's training
+        return out
+
     def forward(
         self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], x: Tensor, train: bool = False
     ) -> Output:
@@ -133,6 +142,22 @@ class Task:
     def parameters_total(self) -> int:
         """How many parameters there are, trained or frozen."""
         return sum(leaf.numel() for leaf in self.net.module.parameters())
+
+    def twin(self) -> Task:
+        """The same task with a copy of its network, on which something can be tried."""
+        other = copy.copy(self)
+        other.net = copy.deepcopy(self.net, {id(self): other})
+        return other
+
+    def skeleton(self) -> Task:
+        """A copy that computes the same from given parameters and buffers and holds neither values nor data: what a
+        personal model keeps of its task. There are no metrics, and no loss but those that have a name."""
+        bare = copy.copy(self)
+        bare.net = self.net.skeleton({id(self): bare})
+        bare.module, bare.metrics = bare.net.module, {}
+        bare.example = (blank(self.example[0]), blank(self.example[1]))
+        bare.loss_fn = self.loss_fn if self.loss_fn in LOSSES.values() else no_loss
+        return bare
 
     # -- its layers ------------------------------------------------------------------------------
 
@@ -206,19 +231,34 @@ class Task:
     def has_batchnorm(self) -> bool:
         """Whether a batch of one cannot be trained on."""
         return any(
-            isinstance(each, nn.modules.batchnorm._BatchNorm) and name not in self.net.frozen_norms
-            for name, each in self.net.module.named_modules()
+            isinstance(module, nn.modules.batchnorm._BatchNorm) and name not in self.net.frozen_norms
+            for name, module in self.net.module.named_modules()
         )
+
+    @cached_property
+    def mixes_samples(self) -> bool:
+        """Whether in training the result for one sample depends on the others of its batch."""
+        if not self.per_sample or self.has_batchnorm:
+            return True
+        x = self.example[0][:2].to(next(iter(self.net.params.values())).device)
+        with torch.random.fork_rng(devices=[]):
+            alone, beside = (
+                self.net.apply(self.net.params, self.net.buffers, rows, train=True)
+                for rows in (x, torch.cat([x, torch.zeros_like(x[:1])]))
+            )
+        pairs = [(alone.outputs, beside.outputs[: len(x)])]
+        pairs += [(leaf, beside.buffers[name]) for name, leaf in alone.buffers.items()]
+        return not all(torch.allclose(one, other, rtol=1e-3, atol=1e-5) for one, other in pairs)
 
     @cached_property
     def stat_momentum(self) -> dict[str, float]:
         """The buffers that hold running statistics of batches, and the weight of the newest batch in each."""
         return {
-            f"{name}.{key}" if name else key: each.momentum or 1.0
-            for name, each in self.net.module.named_modules()
-            if isinstance(each, nn.modules.batchnorm._NormBase)
+            f"{name}.{key}" if name else key: module.momentum or 1.0
+            for name, module in self.net.module.named_modules()
+            if isinstance(module, nn.modules.batchnorm._NormBase)
             for key in ("running_mean", "running_var")
-            if each._buffers.get(key) is not None and name not in self.net.frozen_norms
+            if module._buffers.get(key) is not None and name not in self.net.frozen_norms
         }
 
     def frozen(self, part: frozenset[str] | None) -> frozenset[str]:
@@ -229,12 +269,12 @@ class Task:
 
     def _find_units(self) -> tuple[Unit, ...]:
         units = []
-        for name, each in self.net.module.named_modules():
+        for name, module in self.net.module.named_modules():
             prefix = f"{name}." if name else ""
-            params = tuple(prefix + key for key in each._parameters if prefix + key in self.net.params)
-            buffers = tuple(prefix + key for key in each._buffers if prefix + key in self.net.buffers)
+            params = tuple(prefix + key for key in module._parameters if prefix + key in self.net.params)
+            buffers = tuple(prefix + key for key in module._buffers if prefix + key in self.net.buffers)
             if params or buffers:
-                units.append(Unit(name or "model", params, buffers, isinstance(each, NORMS)))
+                units.append(Unit(name or "model", params, buffers, isinstance(module, NORMS)))
         return tuple(units)
 
     def _trace(self, x: Tensor) -> Tensor:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -13,23 +14,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract import Download, Method, Upload, Wrapper, methods, predicts_its_own_way
-from ..core import codec, tree
+from ..contract import Method, Wrapper, methods, predicts_its_own_way
+from ..core import codec
 from ..core.errors import ConformanceError, ModelError
 from ..core.registry import describe
-from ..core.tree import Slots, Tree
+from ..core.tree import Slots
 from ..data import Client
-from ..engines import Loop, engines
-from ..engines.client_round import Outcome
+from ..engines import Loop, Plan, engines
+from ..engines.client_evaluation import adapt_model, predict
 from ..engines.phases import batches, fresh_optimizer
 from ..engines.slots import first_client, first_server, gather, keep_and_send, sent_names
-from ..engines.stacking import train_stack
+from ..engines.stacking import load_transforms, train_stack
 from ..flower.loopback import LoopbackEngine
 from ..runs.round_loop import RoundLoop
 from ..runs.store import Store
 from ..task.optimizers import SGD
 from ..task.task import Task
-from .tiny import ROUNDS, Played, close, personal_models, play, require, require_equal, tiny_model, tiny_plan
+from .differences import require, require_equal_leaves
+from .disturbances import Backwards, Poisoned, ThroughBytes
+from .tiny import ROUNDS, Played, personal_models, play, require_equal, tiny_model, tiny_plan
 
 RELATIVE = 1e-4
 ENGINES = ("workers(count=2)", "vector(chunk=3, count=1)")
@@ -46,57 +49,11 @@ def play_once(method: Method, **changes: Any) -> Played:
 @cache
 def load_kernels() -> None:
     """Stack clients once in this process, so that workers that are forked from it need not import what that takes."""
+    load_transforms()
     for method in ("fedavg", "fedprox(mu=0.1)"):
         plan = tiny_plan(method, rounds=1)
         download = plan.method.download(plan.server(0), first_server(plan.server(0)), (0, 1))
         list(train_stack(plan, 0, {0: None, 1: None}, download, 2))
-
-
-# -- engines that only test ----------------------------------------------------------------------------
-
-
-class Backwards(Loop):
-    """The loop engine, last client first."""
-
-    def train(self, round: int, states: Any, download: Download) -> Iterator[tuple[int, Outcome]]:
-        """The clients' parts, in reverse order."""
-        for index in sorted(states, reverse=True):
-            yield from super().train(round, {index: states[index]}, download)
-
-
-class ThroughBytes(Loop):
-    """The loop engine with every message and state encoded and decoded on its way."""
-
-    def train(self, round: int, states: Any, download: Download) -> Iterator[tuple[int, Outcome]]:
-        """The clients' parts, all slots through bytes."""
-        for index in sorted(states):
-            state = None if states[index] is None else codec.decode(codec.encode(states[index]))[0]
-            message = Download(codec.decode(codec.encode(download.of(index)))[0])
-            for _, outcome in super().train(round, {index: state}, message):
-                upload = outcome.upload
-                if upload is not None:
-                    data = codec.encode(upload.slots, upload.masks)
-                    counted = codec.size(upload.slots, upload.masks)
-                    require(codec.payload(data) == counted, f"{counted} bytes counted, {codec.payload(data)} encoded")
-                    upload = Upload(*codec.decode(data))
-                yield index, replace(outcome, upload=upload)
-
-
-class Poisoned(Loop):
-    """The loop engine with one client whose upload is not finite."""
-
-    def train(self, round: int, states: Any, download: Download) -> Iterator[tuple[int, Outcome]]:
-        """The clients' parts; client 1's upload is spoilt."""
-        for index, outcome in super().train(round, states, download):
-            upload = outcome.upload
-            if index == 1 and upload is not None:
-                spoilt = {slot: tree.map(_spoil, each) for slot, each in upload.slots.items()}
-                upload = Upload(spoilt, upload.masks)
-            yield index, replace(outcome, upload=upload)
-
-
-def _spoil(leaf: Tensor) -> Tensor:
-    return leaf * float("nan") if leaf.is_floating_point() else leaf
 
 
 # -- the checks ----------------------------------------------------------------------------------------
@@ -132,20 +89,28 @@ def check_engines(method: Method) -> None:
         first = play(tiny_plan(method, rounds=1), store=Store(begun))
         second = play(tiny_plan(method, rounds=2), store=_copy(begun, "loop"))
         for number, text in enumerate(ENGINES):
-            make = engines.build(text).make
-            require_equal(first, play(tiny_plan(method, rounds=1), make), f"engine {text}", RELATIVE)
-            again = play(tiny_plan(method, rounds=2), make, _copy(begun, str(number)))
+            require_equal(first, _play_on(text, tiny_plan(method, rounds=1)), f"engine {text}", RELATIVE)
+            again = _play_on(text, tiny_plan(method, rounds=2), _copy(begun, str(number)))
             require_equal(second, again, f"engine {text}, round 2", RELATIVE)
+
+
+def _play_on(text: str, plan: Plan, store: Store | None = None) -> Played:
+    """A run on an engine, which must stack clients unless the method says that it cannot."""
+    engine = engines.build(text).make(plan)
+    played = play(plan, lambda _: engine, store)
+    problem = "" if plan.method.refuses.stacking else getattr(engine, "unstacked", "")
+    require(not problem, f"its clients cannot be stacked, but refuses.stacking does not say so: {problem}")
+    return played
 
 
 def check_network(method: Method) -> None:
     """Over the client's and the server's side of a deployment all is as in the loop: states, scores and bytes."""
     plan = tiny_plan(method, **USUAL)
     remote = LoopbackEngine(plan)
-    here, there = play_once(method, **USUAL), play(remote.plan, lambda _: remote)
-    require_equal(here, replace(there, clients=remote.states(plan.data.seen)), "through a deployment")
-    require(here.rows == there.rows, "the metrics through a deployment differ")
-    require(here.cost == there.cost, f"the run cost {here.cost} and, deployed, {there.cost}")
+    local, deployed = play_once(method, **USUAL), play(remote.plan, lambda _: remote)
+    require_equal(local, replace(deployed, clients=remote.states(plan.data.seen)), "through a deployment")
+    require(local.rows == deployed.rows, "the metrics through a deployment differ")
+    require(local.cost == deployed.cost, f"the run cost {local.cost} and, deployed, {deployed.cost}")
 
 
 def _copy(path: Path, name: str) -> Store:
@@ -182,7 +147,7 @@ def check_messages(method: Method) -> None:
 
 
 def check_pure(method: Method) -> None:
-    """Client functions change nothing they are given, and a step keeps slots, shapes and dtypes."""
+    """Client functions change nothing they are given; steps keep slots, shapes and dtypes, rounds the state's names."""
     plan = tiny_plan(method)
     round = -method.needs.setup_rounds
     download = method.download(plan.server(round), first_server(plan.server(round)), plan.data.seen)
@@ -197,41 +162,57 @@ def check_pure(method: Method) -> None:
         during = replace(ctx, phase=phase)
         work = work if phase.before is None else phase.before(during, work)
         work = {**fresh_optimizer(during, work), **work}
-        for here, batch in batches(plan, during, number):
-            held, shape = codec.encode(work), _shape(work)
-            after = phase.step(here, work, batch)
-            require(codec.encode(work) == held, f"step changed its working slots in phase {phase.name}")
+        for step_ctx, batch in batches(plan, during, number):
+            before_step, shape = codec.encode(work), _shape(work)
+            after = phase.step(step_ctx, work, batch)
+            require(codec.encode(work) == before_step, f"step changed its working slots in phase {phase.name}")
             require(
                 _shape(after) == shape,
                 f"step changed slots, shapes or dtypes in phase {phase.name}: {_shape(after) ^ shape}",
             )
             work = after
-    keep_and_send(ctx, client, method.finish(ctx, work))
+    kept, _ = keep_and_send(ctx, client, method.finish(ctx, work))
+    gained = sorted(_names(kept) ^ _names(client))
+    require(
+        not gained, f"after `finish` the client's state has other slots or leaves than at first: {', '.join(gained)}"
+    )
     require(
         (codec.encode(client), codec.encode(message)) == before,
         "the client's slots or its download were changed in place",
     )
 
 
+def _names(slots: Slots) -> set[str]:
+    return {f"{slot} {name}".strip() for slot, leaves in slots.items() for name in (*leaves, "")}
+
+
 def _shape(slots: Slots) -> frozenset[Any]:
-    return frozenset((s, n, tuple(leaf.shape), leaf.dtype) for s, each in slots.items() for n, leaf in each.items())
+    return frozenset((s, n, tuple(leaf.shape), leaf.dtype) for s, leaves in slots.items() for n, leaf in leaves.items())
 
 
 def check_absent_clients(method: Method) -> None:
-    """Clients that are rarely or never sampled have finite scores all the same, on every engine the same ones."""
+    """Clients that are rarely or never sampled have finite scores all the same, on every engine the same ones: as they
+    are, after adaptation, after local training and with the shared model, those that never train as well."""
     load_kernels()
-    plan = tiny_plan(method, clients=20, participation=0.1, rounds=1)
-    here = play(plan)
-    _require_scores(here, plan.data.seen, "seen")
+    plan = tiny_plan(method, clients=20, unseen=2, participation=0.1, rounds=2, after_local=True, eval_global=True)
+    played = play(plan)
+    _require_scores(played, plan.data.seen, "seen")
+    _require_scores(played, plan.data.unseen, "unseen")
     for text in ENGINES:
-        losses = _losses(play(plan, engines.build(text).make))
-        for where, loss in _losses(here).items():
-            same = where in losses and close(loss, losses[where], RELATIVE)
-            require(same, f"engine {text}: the loss of {where} is {losses.get(where)}, not {loss}")
+        other = play(plan, engines.build(text).make)
+        require_equal_leaves(_losses(played), _losses(other), f"engine {text}", RELATIVE)
 
 
-def _losses(played: Played) -> dict[Any, Tensor]:
-    return {row[:5]: torch.tensor(row[6]) for row in played.rows if row[5] == "loss" and row[6] == row[6]}
+def _losses(played: Played) -> dict[str, Tensor]:
+    """The losses of all clients, in order, of each round, cohort, point and split; -1 where there is none."""
+    losses: dict[str, dict[int, float]] = {}
+    for round, client, cohort, point, split, metric, value, _ in played.rows:
+        if metric == "loss":
+            losses.setdefault(f"{split} loss of round {round + 1}, {cohort}, {point}", {})[client] = value
+    return {
+        name: torch.tensor([of_client.get(index, math.nan) for index in range(max(of_client) + 1)]).nan_to_num(-1.0)
+        for name, of_client in losses.items()
+    }
 
 
 def check_unseen_clients(method: Method) -> None:
@@ -242,18 +223,19 @@ def check_unseen_clients(method: Method) -> None:
 
 
 def check_one_model(method: Method) -> None:
-    """Where a method says that all clients predict with one model, their personal models are equal to the bit."""
+    """Where a method says that all clients predict with one model, their personal models are equal to the bit; and who
+    trains one model for all says so."""
     if not method.one_model:
+        require(method.about.kind != "global", "about.kind is 'global', one model for all, but one_model is False")
         return
     require(not predicts_its_own_way(method), "one_model is True, but it predicts its own way")
     played = play_once(method, **USUAL)
     models = personal_models(tiny_plan(method, **USUAL), played)
     first = next(iter(models.values()))
     for index, model in models.items():
+        what = f"one_model is True, but the model of client {index} differs from another client's"
         for slot in ("params", "buffers"):
-            for name, leaf in first[slot].items():
-                same = name in model[slot] and close(leaf, model[slot][name], 0.0)
-                require(same, f"one_model is True, but {name} of client {index} differs from another client's")
+            require_equal_leaves(first[slot], model[slot], what)
 
 
 def check_watches_steps(method: Method) -> None:
@@ -312,8 +294,10 @@ def check_after_local(method: Method) -> None:
 
 
 def check_momentum(method: Method) -> None:
-    """It runs under an optimiser with state."""
-    _require_scores(play(tiny_plan(method, optimizer=SGD(momentum=0.9, clip=1.0))), range(5), "seen")
+    """It runs under an optimiser with state, which clients may keep from round to round."""
+    for state in ("reset", "keep"):
+        plan = tiny_plan(method, optimizer=SGD(momentum=0.9, clip=1.0), optimizer_state=state)
+        _require_scores(play(plan), range(5), "seen")
 
 
 def check_resume(method: Method) -> None:
@@ -333,7 +317,7 @@ def check_resume(method: Method) -> None:
 def check_no_test_data(method: Method) -> None:
     """Training never sees validation or test data."""
     plan = tiny_plan(method, **USUAL)
-    shuffled = [replace(each, y=_shuffle(each)) for each in plan.data.clients]
+    shuffled = [replace(client, y=_shuffle(client)) for client in plan.data.clients]
     other = replace(plan, data=replace(plan.data, clients=tuple(shuffled)))
     require_equal(play_once(method, **USUAL), play(other), "other validation and test labels")
 
@@ -353,41 +337,31 @@ def check_poison(method: Method) -> None:
 
 
 def check_identities(method: Method) -> None:
-    """The neutral cases that the method declares equal what they must equal."""
+    """The neutral cases that the method declares predict what they must: after every round, at every point."""
     for neutral, plain in type(method).identities.items():
-        a, b = (_parameters(methods.build(each)) for each in (neutral, plain))
-        for index, leaves in a.items():
-            for name, leaf in leaves.items():
-                same = close(leaf, b[index][name], method.identity_tolerance * ROUNDS)
-                require(
-                    same,
-                    f"{neutral} should equal {plain}, but client {index} differs in {name}: "
-                    f"{leaf} and {b[index][name]}",
-                )
+        what, tolerance = f"{neutral} should equal {plain}, but", method.identity_tolerance * ROUNDS
+        a, b = methods.build(neutral, type(method)), methods.build(plain)
+        require_equal_leaves(_predictions(a), _predictions(b), f"{what} predictions differ", tolerance)
+        require_equal_leaves(_every_loss(a), _every_loss(b), f"{what} losses differ", tolerance)
 
 
-def _parameters(method: Method) -> dict[int, Tree]:
-    models = personal_models(tiny_plan(method), play_once(method))
-    return {index: model["params"] for index, model in models.items()}
+def _predictions(method: Method) -> dict[str, Tensor]:
+    """The log-probabilities that every client predicts after the last round for all of its inputs, before and after it
+    adapts its model."""
+    plan, played = tiny_plan(method, after_local=True), play_once(method, after_local=True)
+    outputs: dict[str, Tensor] = {}
+    for index, model in personal_models(plan, played).items():
+        ctx = plan.context(index, plan.rounds - 1, newcomer=played.clients[index] is None)
+        x = plan.data.clients[index].x
+        adapted = adapt_model(plan, ctx, model, unseen=False) or model
+        outputs |= {
+            f"client {index} {point}": predict(plan, ctx, slots, x).log_softmax(1)
+            for point, slots in (("personal", model), ("adapted", adapted))
+        }
+    return outputs
 
 
-CHECKS: dict[str, Callable[[Method], None]] = {
-    name.removeprefix("check_"): each for name, each in list(globals().items()) if name.startswith("check_")
-}
-"""All checks by name, to parametrise a test over."""
-
-
-def check_method(method: str | Method, checks: Sequence[str] = ()) -> None:
-    """Run the conformance suite (or some of its checks) on a method; raises `ConformanceError`.
-
-    >>> check_method("fedprox(mu=0.1)", ["round_trip", "messages"])
-    """
-    built = methods.build(method)
-    for name in checks or CHECKS:
-        try:
-            CHECKS[name](built)
-        except ConformanceError as error:
-            raise ConformanceError(f"{describe(built)} fails the check {name!r}: {error}") from error
-        except Exception as error:
-            error.add_note(f"{describe(built)} fails the check {name!r}")
-            raise
+def _every_loss(method: Method) -> dict[str, Tensor]:
+    """The losses of all clients' models in all rounds, before and right after training."""
+    losses = _losses(play_once(method, after_local=True))
+    return {name: loss for name, loss in losses.items() if name.endswith((", personal", ", after_local"))}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..contract import Batch, ClientContext, Slots, Task, Tree, Upload
 from ..core import tree
+from ..data import Federation
 from ..engines import Plan
 from ..engines.client_round import Outcome, train
 from ..engines.slots import first_client, first_server, gather
@@ -25,9 +26,42 @@ def scalar_task(weight: float, x: Tensor, y: Tensor, **options: Any) -> Task:
     >>> task.forward(task.net.params, {}, torch.full((1, 1), 3.0)).outputs
     tensor([[6.]])
     """
+    return Task(scalar_module(weight), (x, y), **options)
+
+
+def scalar_module(weight: float) -> nn.Linear:
+    """A linear layer of one weight, without bias."""
     module = nn.Linear(1, 1, bias=False)
     nn.init.constant_(module.weight, weight)
-    return Task(module, (x, y), **options)
+    return module
+
+
+class Product(nn.Module):
+    """A model of two weights, a body of one and a head of one: head times body times x.
+
+    >>> Product(body=2.0, head=3.0)(torch.ones(1, 1)).item()
+    6.0
+    """
+
+    def __init__(self, body: float, head: float) -> None:
+        super().__init__()
+        self.body, self.head = scalar_module(body), scalar_module(head)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs of the head on those of the body."""
+        outputs: Tensor = self.head(self.body(x))
+        return outputs
+
+
+def half_squared_error(outputs: Tensor, y: Tensor) -> Tensor:
+    """Half of the squared error of each sample, whose gradient in the outputs is their error."""
+    return (outputs - y).pow(2).sum(1) / 2
+
+
+def scalar_federation(target: float, samples: int = 1, clients: int = 1) -> Federation:
+    """Clients whose samples, in training, validation and test, all have the input 1 and the same target."""
+    part = (torch.ones(samples, 1), torch.full((samples, 1), target))
+    return Federation.from_clients([{"train": part, "val": part, "test": part}] * clients)
 
 
 def scalar(value: float) -> Tree:

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ..contract import Method, Training, methods
-from ..core.errors import ConformanceError
 from ..core.randomness import torch_seed
 from ..core.tree import Slots
 from ..data import Client, Federation
-from ..engines import Engine, Loop, Plan
+from ..engines import Engine, Loop, Plan, engines
 from ..engines.slots import first_client, gather
 from ..runs.round_loop import RoundLoop
 from ..runs.store import Store
 from ..task.task import Task
+from .differences import require_equal_leaves
 
 ROUNDS = 3
 
@@ -59,8 +59,8 @@ def tiny_plan(method: str | Method, *, norm: bool = False, clients: int = 5, uns
     options = {name: changes.pop(name) for name in list(changes) if name in Training.__dataclass_fields__}
     training = Training(**{"lr": 0.1, "epochs": 2, "batch_size": 4, **options})
     networks = tuple(i % 2 for i in range(len(data.clients))) if several else ()
-    given = {"rounds": ROUNDS, "networks": networks, "training": training, **changes}
-    return Plan(method=chosen, tasks=tasks, data=data, **given)
+    plan_fields = {"rounds": ROUNDS, "networks": networks, "training": training, **changes}
+    return Plan(method=chosen, tasks=tasks, data=data, **plan_fields)
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ class Played:
 
     def leaves(self) -> Iterator[tuple[str, Tensor]]:
         """Everything, named."""
-        for slot, each in self.server.items():
-            yield from ((f"server {slot} {name}", leaf) for name, leaf in each.items())
+        for slot, leaves in self.server.items():
+            yield from ((f"server {slot} {name}", leaf) for name, leaf in leaves.items())
         for index, slots in self.clients.items():
-            for slot, each in (slots or {}).items():
-                yield from ((f"client {index} {slot} {name}", leaf) for name, leaf in each.items())
+            for slot, leaves in (slots or {}).items():
+                yield from ((f"client {index} {slot} {name}", leaf) for name, leaf in leaves.items())
 
 
 def play(plan: Plan, engine: Callable[[Plan], Engine] = Loop, store: Store | None = None) -> Played:
@@ -93,29 +93,14 @@ def play(plan: Plan, engine: Callable[[Plan], Engine] = Loop, store: Store | Non
     return Played(store.server(), store.clients(plan.data.seen), store.rows(), cost)
 
 
-def require(condition: bool, problem: str) -> None:
-    """Raise `ConformanceError` unless the condition holds."""
-    if not condition:
-        raise ConformanceError(problem)
-
-
 def require_equal(a: Played, b: Played, what: str, relative: float = 0.0) -> None:
     """Require two runs to end in the same state, to the bit or to a relative tolerance."""
-    left, right = dict(a.leaves()), dict(b.leaves())
-    require(left.keys() == right.keys(), f"{what}: the slots differ: {sorted(left.keys() ^ right.keys())}")
-    for name, leaf in left.items():
-        require(close(leaf, right[name], relative), f"{what}: {name} differs: {leaf} and {right[name]}")
+    require_equal_leaves(dict(a.leaves()), dict(b.leaves()), what, relative)
 
 
-def close(a: Tensor, b: Tensor, relative: float) -> bool:
-    """Whether two leaves are the same bits, or within a relative tolerance of each other."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    if relative == 0.0 or not a.is_floating_point():
-        return bool(torch.equal(a, b))
-    return bool(
-        torch.allclose(a, b, rtol=relative, atol=relative * max(1e-3, float(a.abs().max())) if a.numel() else 0)
-    )
+def require_stacking_agrees(plan: Plan, relative: float) -> None:
+    """Require the engine that stacks clients to end where the loop ends, within a relative tolerance."""
+    require_equal(play(plan), play(plan, engines.build("vector(chunk=3, count=1)").make), "stacked clients", relative)
 
 
 def personal_models(plan: Plan, played: Played) -> dict[int, Slots]:
@@ -129,6 +114,6 @@ def personal_models(plan: Plan, played: Played) -> dict[int, Slots]:
     return models
 
 
-def views(plan: Plan) -> dict[int, dict[str, Tensor]]:
-    """The parameters that every client predicts with after a run."""
+def play_params(plan: Plan) -> dict[int, dict[str, Tensor]]:
+    """Do a run: the parameters that every client predicts with after it."""
     return {index: model["params"] for index, model in personal_models(plan, play(plan)).items()}

@@ -19,13 +19,15 @@ from ..core.errors import IdiolectError, InputError
 from ..core.files import write_text
 from ..core.registry import describe
 from ..methods.fedavg import FedAvg
+from ..runs.identity import identify
+from ..runs.lock import lock_folder
 from ..runs.progress import Reporter
 from ..runs.settings import Config
 from ..runs.setup import check_needs, make_plan, separate
 from ..runs.summary import is_better
-from ..runs.trial import Trial, without_test
+from ..runs.trial import Trial, describe_trial, without_test
 from .records import SPEC, Candidate, TrialRecord, open_folder, write_trials
-from .search import load_optuna, propose
+from .search import count_stepwise, load_optuna, propose, propose_stepwise
 from .space import LEARNING_RATE, make_spaces, set_options
 
 CHOSEN = "tuned.yaml"
@@ -37,7 +39,8 @@ class Tuned:
 
     Attributes:
         method: the expression that was given.
-        expression, lr: what was chosen: the expression with the best options, and the learning rate.
+        expression, lr: what was chosen: the expression with the best options, and the learning rate; the method as
+            given where no trial has a score.
         score: the validation score of what was chosen; `before` is that of the first trial, the method as given.
         trials, failed: how many trials there were, and how many of them have no score.
     """
@@ -83,6 +86,7 @@ def tune(
     *,
     trials: int = 10,
     space: Sequence[str] = (),
+    stepwise: bool = False,
     out: str | Path | None = None,
     reporter: Reporter | None = None,
     **settings: Any,
@@ -97,6 +101,8 @@ def tune(
         trials: how many each method gets.
         space: what may be tried, where the derived ranges do not suit: `mu=0.001:1:log`, `ditto.lam=0.1:1`,
             `estimator=paf,pc`, or one value that stays.
+        stepwise: tune what `space` lists one after another instead, in this order: every value of the first, then with
+            the best of it every value of the second, and so on. `trials` does not count then.
         out: a folder; called again with it, the tuning goes on, and trials and methods may be added.
         reporter: receives how the trials go on.
         settings: any other argument of `run`: settings such as rounds or partition, or own objects.
@@ -105,40 +111,61 @@ def tune(
     >>> tuning["fedprox"].expression, tuning["fedprox"].lr, tuning["fedprox"].trials
     ('fedprox', 0.05, 1)
     """
-    load_optuna()
+    if not stepwise:
+        load_optuna()
     if trials < 1:
         raise InputError(f"trials={trials} is not allowed; give each method at least 1")
+    if "method" in settings:
+        raise InputError("a tuning has several methods; give methods=... instead of method=...")
     config, objects = separate({"data": data, **settings})
     folder = None if out is None else Path(out)
     config = keep_known_engine(config, folder and folder / SPEC)
     chosen = {describe(method): method for method in resolve_methods(methods)}
-    candidates = [Candidate(name, chosen[name], each) for name, each in make_spaces(chosen, space, config.lr).items()]
+    if stepwise and not space:
+        raise InputError("a stepwise tuning needs what to try; list values, as in space=['layers=1,2', 'tau=0.25,0.5']")
+    make_spaces(chosen, space, config.lr, stepwise=stepwise)  # what is wrong is said before data are loaded
     plan = make_plan(replace(config, method="fedavg"), {**objects, "method": FedAvg()})
+    spaces = make_spaces(chosen, space, config.lr, plan.tasks[0], stepwise)
+    candidates = [Candidate(name, chosen[name], dimensions) for name, dimensions in spaces.items()]
+    if stepwise:
+        trials = max(count_stepwise(candidate, config.lr) for candidate in candidates)
     objects = {**objects, "data": without_test(plan.data)}
-    for each in candidates:
-        check_needs(make_plan(replace(config, method=each.name), {**objects, "method": each.method}))
+    for candidate in candidates:
+        check_needs(make_plan(replace(config, method=candidate.name), {**objects, "method": candidate.method}))
     config = replace(config, engine=choose_engine(config.engine, plan))
     metric, judge = next(iter(plan.tasks[0].metrics.items()))
-    shared = SharedSetup(config, objects, metric, judge.higher_is_better, trials)
-    records = [] if folder is None else open_folder(folder, config, candidates)
-    carry_out(candidates, shared, records, folder, reporter or Reporter())
+    shared = SharedSetup(config, objects, metric, judge.higher_is_better, trials, stepwise)
+    with lock_folder(folder):
+        records = [] if folder is None else open_folder(folder, config, candidates, identify(plan, config))
+        carry_out(candidates, shared, records, folder, reporter or Reporter())
     counted = tuple(record for record in records if record.method in chosen and record.number < trials)
     tuned = tuple(choose([record for record in counted if record.method == name], shared.higher) for name in chosen)
     result = Tuning(tuned, counted, metric, "higher" if shared.higher else "lower", config, folder)
-    if folder is not None:
+    if folder is not None and result.comparison["methods"]:
         write_text(folder / CHOSEN, yaml.safe_dump(result.comparison, sort_keys=False))
     return result
 
 
 @dataclass(frozen=True)
 class SharedSetup:
-    """What is the same for all methods: settings, the user's objects, the metric and the number of trials."""
+    """What is the same for all methods: settings, the user's objects, the metric, and how many trials are made how."""
 
     config: Config
     objects: Mapping[str, Any]
     metric: str
     higher: bool
     trials: int
+    stepwise: bool = False
+
+    def count(self, candidate: Candidate) -> int:
+        """How many trials a method gets."""
+        return count_stepwise(candidate, self.config.lr) if self.stepwise else self.trials
+
+    def propose(self, candidate: Candidate, before: Sequence[TrialRecord]) -> dict[str, Any]:
+        """The values to try next, after a method's trials so far."""
+        if self.stepwise:
+            return propose_stepwise(candidate, before, self.config.lr, self.higher)
+        return propose(candidate, before, self.config.lr, self.config.seed, self.trials, self.higher)
 
 
 def carry_out(
@@ -150,12 +177,16 @@ def carry_out(
 ) -> None:
     """Make the trials that are missing, in turns, and add each to the records when it is done."""
     done = {(record.method, record.number) for record in records}
-    left = [(each, n) for n in range(shared.trials) for each in candidates if (each.name, n) not in done]
+    left = [
+        (candidate, n)
+        for n in range(shared.trials)
+        for candidate in candidates
+        if n < shared.count(candidate) and (candidate.name, n) not in done
+    ]
     reporter.begin(len(left), len(left) * shared.config.rounds)
     for candidate, number in left:
         before = [record for record in records if record.method == candidate.name]
-        config = shared.config
-        values = propose(candidate, before, config.lr, config.seed, shared.trials, shared.higher)
+        values = shared.propose(candidate, before)
         records.append(run_trial(candidate, number, values, shared, reporter))
         if folder is not None:
             write_trials(folder, records)
@@ -166,22 +197,26 @@ def run_trial(
 ) -> TrialRecord:
     """Carry out one trial; one that cannot be run, or whose score is not a number, is recorded with the reason."""
     label, method = f"{candidate.name} trial {number + 1}", candidate.method
-    score, at, steps, seconds, error = math.nan, 0, 0, 0.0, ""
+    score, at, gradients, seconds, error = math.nan, 0, 0, 0.0, ""
     lr = values.get(LEARNING_RATE, shared.config.lr)
     reporter.start(label, shared.config.rounds)
     try:
         method = set_options(method, values)
         config = replace(shared.config, method=describe(method), lr=lr)
-        trial = Trial(make_plan(config, {**shared.objects, "method": method}), config.engine, config.eval_every)
+        trial = Trial(
+            make_plan(config, {**shared.objects, "method": method}), config.engine, config.eval_every, config.select
+        )
         trial.advance(config.rounds, partial(reporter.step, label))
-        (score, at), steps, seconds = trial.best, trial.steps, round(trial.seconds, 3)
+        (score, at), gradients, seconds = trial.best, trial.gradients, round(trial.seconds, 3)
         trial.store.close()
         error = "" if math.isfinite(score) else "its validation score is not a number"
     except IdiolectError as reason:
         error = str(reason)
     metric, finite = shared.metric, score if math.isfinite(score) else None
-    reporter.end(label, {"metric": metric, metric: {"selected": {"weighted": score}}, "seconds": seconds})
-    return TrialRecord(candidate.name, number, dict(values), describe(method), lr, finite, at, steps, seconds, error)
+    reporter.end(label, describe_trial(metric, score, seconds))
+    return TrialRecord(
+        candidate.name, number, dict(values), describe(method), lr, finite, at, gradients, seconds, error
+    )
 
 
 def choose(tried: Sequence[TrialRecord], higher: bool) -> Tuned:

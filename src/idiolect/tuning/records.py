@@ -11,9 +11,12 @@ from typing import Any
 import yaml
 
 from ..contract import Method
+from ..core.checksums import add_checksum, take_checksum
 from ..core.errors import RunFolderError
 from ..core.files import write_text
 from ..runs.folder import ELSEWHERE, differences, require_free, require_same
+from ..runs.identity import Identity
+from ..runs.identity import differences as compare_identities
 from ..runs.settings import Config, read_config
 from .space import Space
 
@@ -39,7 +42,7 @@ class TrialRecord:
         values: what was tried, by the path of the option.
         expression, lr: the method with these values, and the learning rate.
         score, round: the best validation score and its round, counted from 1; None without a score.
-        steps, seconds: local steps, and time.
+        gradients, seconds: gradients of local training, and time.
         error: why there is no score.
     """
 
@@ -50,28 +53,43 @@ class TrialRecord:
     lr: float
     score: float | None
     round: int
-    steps: int
+    gradients: int
     seconds: float
     error: str = ""
 
 
-def open_folder(folder: Path, config: Config, candidates: Sequence[Candidate]) -> list[TrialRecord]:
-    """The trials that a folder holds, after a check that they were made under the same settings."""
-    asked = {each.name: {path: str(dimension) for path, dimension in each.space.items()} for each in candidates}
+def open_folder(folder: Path, config: Config, candidates: Sequence[Candidate], identity: Identity) -> list[TrialRecord]:
+    """The trials that a folder holds, after a check that they were made under the same settings, on the same data and
+    with the same code; `identity` is that of FedAvg."""
+    identities = {each.name: identity.of_method(each.method, config).digests() for each in candidates}
+    asked = {
+        candidate.name: {path: str(dimension) for path, dimension in candidate.space.items()}
+        for candidate in candidates
+    }
     if not (folder / SPEC).is_file():
         require_free(folder, "exists and holds no tuning")
     else:
         stored = read_config(folder / SPEC)
-        known = stored.pop("spaces", {})
-        if not isinstance(known, dict):
+        known, before = stored.pop("spaces", {}), stored.pop("identities", {})
+        if not isinstance(known, dict) or not isinstance(before, dict):
             raise RunFolderError(f"{folder / SPEC} is damaged: it lists no spaces; {ELSEWHERE}")
         differ = differences(stored, config, ignore=("method",))
-        differ += [f"the space of {name}" for name in asked if name in known and known[name] != asked[name]]
+        differ += [
+            f"the space of {name}" for name in asked if name in known and not same_space(known[name], asked[name])
+        ]
+        for name in identities.keys() & before.keys():
+            differ += [f"{name}: {what}" for what in compare_identities(before[name], identities[name])]
         require_same(folder, "a tuning", differ)
-        asked = {**known, **asked}
+        asked, identities = {**known, **asked}, {**before, **identities}
     settings = {name: value for name, value in config.as_dict().items() if name != "method"}
-    write_text(folder / SPEC, yaml.safe_dump({"spaces": asked, **settings}, sort_keys=False))
+    content = {"spaces": asked, "identities": identities, **settings}
+    write_text(folder / SPEC, yaml.safe_dump(content, sort_keys=False))
     return read_trials(folder / TRIALS)
+
+
+def same_space(a: Mapping[str, str], b: Mapping[str, str]) -> bool:
+    """Whether two spaces are the same, in the same order: what is tried next depends on it."""
+    return list(a.items()) == list(b.items())
 
 
 def read_trials(path: Path) -> list[TrialRecord]:
@@ -79,8 +97,9 @@ def read_trials(path: Path) -> list[TrialRecord]:
     if not path.is_file():
         return []
     try:
-        records = [TrialRecord(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-        valid = all(isinstance(each.values, dict) and isinstance(each.score, float | None) for each in records)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        records = [TrialRecord(**take_checksum(json.loads(line))) for line in lines]
+        valid = all(isinstance(record.values, dict) and isinstance(record.score, float | None) for record in records)
     except (ValueError, TypeError):
         valid = False
     if not valid:
@@ -90,4 +109,4 @@ def read_trials(path: Path) -> list[TrialRecord]:
 
 def write_trials(folder: Path, records: Sequence[TrialRecord]) -> None:
     """Write all trials, the whole file or none of it."""
-    write_text(folder / TRIALS, "".join(json.dumps(asdict(record)) + "\n" for record in records))
+    write_text(folder / TRIALS, "".join(json.dumps(add_checksum(asdict(record))) + "\n" for record in records))

@@ -1,5 +1,6 @@
-"""What to try next: the method as it is given first, then what Optuna's TPE proposes from the trials before. A proposal
-depends on the recorded trials and the seed alone, so an interrupted tuning goes on as if nothing had happened."""
+"""What to try next: the method as it is given first, then what Optuna's TPE proposes from the trials before, or each
+listed value of one option after another. A proposal depends on the recorded trials and the seed alone, so an
+interrupted tuning goes on as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..core.errors import MissingExtraError
+from ..core.options import options_of
 from ..core.randomness import torch_seed
 from .records import Candidate, TrialRecord
 from .space import LEARNING_RATE, Dimension
@@ -59,7 +61,7 @@ def propose(
             n_startup_trials=max(3, min(10, trials // 3)),
         )
         study = optuna.create_study(direction="maximize" if higher else "minimize", sampler=sampler)
-        distributions = {path: _distribution(optuna, each) for path, each in candidate.space.items()}
+        distributions = {path: _distribution(optuna, dimension) for path, dimension in candidate.space.items()}
         state = optuna.trial.TrialState
         for record in before:
             study.add_trial(
@@ -71,22 +73,58 @@ def propose(
                 )
             )
         params = study.ask(distributions).params
-    return {path: _round(each, params[path]) for path, each in candidate.space.items()}
+    return {path: _round(dimension, params[path]) for path, dimension in candidate.space.items()}
+
+
+def propose_stepwise(candidate: Candidate, before: Sequence[TrialRecord], lr: float, higher: bool) -> dict[str, Any]:
+    """The values to try next where options are tuned one after another: the next untried value of the first option
+    that has one, with the best values so far of those before it."""
+    chosen = first_values(candidate, lr)
+    if not before:
+        return chosen
+    tried = iter(before)
+    best = next(tried)
+    for path, dimension in candidate.space.items():
+        start = best
+        for value in dimension.values:
+            if _same(value, start.values[path]):
+                continue
+            record = next(tried, None)
+            if record is None:
+                return {**start.values, path: value}
+            worse_or_none = record.score is None or (
+                best.score is not None and (record.score <= best.score if higher else record.score >= best.score)
+            )
+            best = best if worse_or_none else record
+    return dict(best.values)
+
+
+def count_stepwise(candidate: Candidate, lr: float) -> int:
+    """How many trials it takes to tune options one after another: the method as given, and each other value once."""
+    start = first_values(candidate, lr)
+    return 1 + sum(
+        not _same(value, start[path]) for path, dimension in candidate.space.items() for value in dimension.values
+    )
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values are equal; a list is a tuple once it was written down."""
+    return (list(a) if isinstance(a, tuple) else a) == (list(b) if isinstance(b, tuple) else b)
 
 
 def first_values(candidate: Candidate, lr: float) -> dict[str, Any]:
     """The values of the method as it is given; of what has only one value, that one."""
     return {
-        path: each.values[0] if len(each.values) == 1 else lr if path == LEARNING_RATE else _option(candidate, path)
-        for path, each in candidate.space.items()
+        path: dim.values[0] if len(dim.values) == 1 else lr if path == LEARNING_RATE else _option(candidate, path, lr)
+        for path, dim in candidate.space.items()
     }
 
 
-def _option(candidate: Candidate, path: str) -> Any:
+def _option(candidate: Candidate, path: str, lr: float) -> Any:
     value: Any = candidate.method
     for name in path.split("."):
-        value = getattr(value, name)
-    return value
+        owner, value = value, getattr(value, name)
+    return lr if value is None and options_of(type(owner))[name].tuned == "rate" else value
 
 
 def _distribution(optuna: Any, dimension: Dimension) -> Any:

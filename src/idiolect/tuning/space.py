@@ -1,18 +1,21 @@
-"""What may be tried: a dimension for each number among a method's options, derived from its range and default, and for
-the learning rate; or what the user writes instead."""
+"""What may be tried: a dimension for each option that its method says to search, else for each number, derived from its
+range and default, and for the learning rate; as far as the model allows it; or what the user writes instead."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, NamedTuple
 
 from ..contract import Method, Wrapper
-from ..core.errors import InputError, UnknownNameError
+from ..core.errors import IdiolectError, InputError, UnknownNameError
 from ..core.expressions import split, value, write
 from ..core.options import OptionInfo, check_option, coerce, did_you_mean, make, options_of
 from ..runs.settings import Config
+from ..task.task import Task
 
 LEARNING_RATE = "run.lr"
 """The path of the run's learning rate; a method may have an option `lr` of its own."""
@@ -34,33 +37,71 @@ class Dimension(NamedTuple):
             return ",".join(map(write, self.values))
         return f"{self.low:g}:{self.high:g}{':log' * self.log}"
 
-    def contains(self, given: Any) -> bool:
+    @property
+    def is_choice(self) -> bool:
+        """Whether there is more than one thing to try."""
+        return len(self.values) > 1 if self.values else self.low < self.high
+
+    def contains(self, choice: Any) -> bool:
         """Whether a value is among what may be tried."""
-        number = isinstance(given, int | float) and not isinstance(given, bool)
-        return given in self.values if self.values else number and self.low <= given <= self.high
+        number = isinstance(choice, int | float) and not isinstance(choice, bool)
+        return choice in self.values if self.values else number and self.low <= choice <= self.high
 
 
 Space = Mapping[str, Dimension]
+KINDS = ("range", "rate", "never", "budget")
+"""What an option's `tuned` may be that is no list or range of values."""
 
 
-def space_of(method: Method, lr: float = 0.05) -> dict[str, Dimension]:
-    """The dimensions of a method: its options that are numbers and have their defaults, those of the method it wraps
-    under `inner.`, and the learning rate around `lr`. Other options, and what the expression sets, stay as they are.
+def space_of(method: Method, lr: float = 0.05, task: Task | None = None) -> dict[str, Dimension]:
+    """The dimensions of a method: what its options say (`tuned`), or else its options that are numbers, those of what
+    it wraps under `inner.`, and learning rates around `lr`. Other options, those that are given (a budget), and what
+    the expression sets, stay as they are. With a `task`, choices and whole numbers that do not fit its model are left
+    out.
 
     >>> from idiolect.contract import methods
-    >>> {name: str(each) for name, each in space_of(methods.build("fedlag(ditto, xi=0)")).items()}
-    {'inner.lam': '0.1:10:log', 'ema': '0:0.99', 'run.lr': '0.005:0.5:log'}
+    >>> {name: str(dimension) for name, dimension in space_of(methods.build("fedlag(ditto, xi=0)")).items()}
+    {'inner.lam': '0.1:10:log', 'k': 'null,1,2,3,5', 'warmup': 'null,0,5,30', 'run.lr': '0.005:0.5:log'}
     """
-    return _derive_all(method) | {LEARNING_RATE: Dimension(lr / FACTOR, lr * FACTOR, log=True)}
+    around = Dimension(lr / FACTOR, lr * FACTOR, log=True)
+    space = _derive_all(method, around)
+    if task is not None:
+        space = {name: fit_to_model(method, name, dimension, task) for name, dimension in space.items()}
+    return {name: dimension for name, dimension in space.items() if dimension.is_choice} | {LEARNING_RATE: around}
 
 
-def _derive_all(method: Method) -> dict[str, Dimension]:
-    inner = _derive_all(method.inner) if isinstance(method, Wrapper) else {}
+def _derive_all(method: Method, around: Dimension) -> dict[str, Dimension]:
+    inner = _derive_all(method.inner, around) if isinstance(method, Wrapper) else {}
     dimensions = {f"inner.{name}": dimension for name, dimension in inner.items()}
+    chosen = any(info.tuned not in KINDS for info in options_of(type(method)).values())
     for name, info in options_of(type(method)).items():
-        if getattr(method, name) == info.default and (dimension := derive(info)) is not None:
-            dimensions[name] = dimension
+        if info.tuned in ("never", "budget") or getattr(method, name) != info.default:
+            continue
+        if info.tuned == "rate":
+            dimensions[name] = around
+        elif info.tuned != "range":
+            dimensions[name] = fit_dimension(method, name, parse_dimension(f"{name}={info.tuned}")[1])
+        elif not chosen and (derived := derive(info)) is not None:
+            dimensions[name] = derived
     return dimensions
+
+
+def fit_to_model(method: Method, path: str, dimension: Dimension, task: Task) -> Dimension:
+    """A dimension without the choices, or the whole numbers at its upper end, with which the method refuses a model."""
+
+    def fits(choice: Any) -> bool:
+        with warnings.catch_warnings(), suppress(IdiolectError):
+            warnings.simplefilter("ignore")
+            set_options(method, {path: choice}).check(task)
+            return True
+        return False
+
+    if dimension.values:
+        return dimension._replace(values=tuple(choice for choice in dimension.values if fits(choice)))
+    if not dimension.whole:
+        return dimension
+    high = next((end for end in range(int(dimension.high), int(dimension.low), -1) if fits(end)), int(dimension.low))
+    return dimension._replace(high=high)
 
 
 def derive(info: OptionInfo) -> Dimension | None:
@@ -99,15 +140,15 @@ def parse_dimension(text: str) -> tuple[str, Dimension]:
     >>> parse_dimension("mu=0.001:1:log"), parse_dimension("bias=follow,all_local")[1].values
     (('mu', Dimension(low=0.001, high=1, log=True, whole=False, values=())), ('follow', 'all_local'))
     """
-    name, equals, given = (part.strip() for part in text.partition("="))
+    name, equals, written = (part.strip() for part in text.partition("="))
     wrong = f"the space {text!r} cannot be read; write NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B,C"
-    if not (name and equals and given):
+    if not (name and equals and written):
         raise InputError(wrong)
-    low, *rest = given.split(":")
+    low, *rest = written.split(":")
     if not rest:
-        return name, Dimension(values=tuple(map(value, split(given))))
+        return name, Dimension(values=tuple(map(value, split(written))))
     ends = value(low), value(rest[0])
-    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in ends)
+    numbers = all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends)
     if not numbers or len(rest) > 2 or rest[1:] not in ([], ["log"]):
         raise InputError(wrong)
     log = len(rest) == 2
@@ -116,12 +157,17 @@ def parse_dimension(text: str) -> tuple[str, Dimension]:
     return name, Dimension(*ends, log=log)
 
 
-def make_spaces(methods: Mapping[str, Method], given: Sequence[str], lr: float) -> dict[str, dict[str, Dimension]]:
+def make_spaces(
+    methods: Mapping[str, Method], texts: Sequence[str], lr: float, task: Task | None = None, stepwise: bool = False
+) -> dict[str, dict[str, Dimension]]:
     """The space of every method, with what the user gives: `NAME=...` for all that have it, `METHOD.NAME=...` for one;
-    `lr` is the run's learning rate, unless it is asked of a method that has its own."""
-    spaces = {name: space_of(method, lr) for name, method in methods.items()}
-    for text in given:
+    `lr` is the run's learning rate, unless it is asked of a method that has its own. Stepwise there is nothing else,
+    and in the order in which it is given."""
+    spaces = {name: {} if stepwise else space_of(method, lr, task) for name, method in methods.items()}
+    for text in texts:
         path, dimension = parse_dimension(text)
+        if stepwise and not dimension.values:
+            raise InputError(f"the space {text!r} is a range, but stepwise every value is tried; write {path}=A,B,C")
         head, _, tail = path.partition(".")
         chosen = [name for name, method in methods.items() if method.name == head] if tail else []
         path = tail if chosen else path
@@ -129,7 +175,7 @@ def make_spaces(methods: Mapping[str, Method], given: Sequence[str], lr: float) 
             path = LEARNING_RATE
         having = [name for name in chosen or methods if path in paths(methods[name])]
         if not having:
-            known = dict.fromkeys(each for name in chosen or methods for each in paths(methods[name]))
+            known = dict.fromkeys(option for name in chosen or methods for option in paths(methods[name]))
             raise UnknownNameError(
                 f"the space {text!r}: no method here has an option {path!r}.{did_you_mean(path, known)}"
                 f" Options: {', '.join(known)}."
@@ -157,10 +203,12 @@ def fit_dimension(method: Method, path: str, dimension: Dimension) -> Dimension:
 
 def set_options(method: Method, values: Mapping[str, Any]) -> Method:
     """The method with several options changed at once, by their paths; the learning rate is the run's and left out."""
-    below = {path.removeprefix("inner."): each for path, each in values.items() if path.startswith("inner.")}
-    changed = {path: each for path, each in values.items() if path != LEARNING_RATE and not path.startswith("inner.")}
+    below = {path.removeprefix("inner."): chosen for path, chosen in values.items() if path.startswith("inner.")}
+    changed = {
+        path: chosen for path, chosen in values.items() if path != LEARNING_RATE and not path.startswith("inner.")
+    }
     if isinstance(method, Wrapper) and below:
         changed["inner"] = set_options(method.inner, below)
-    values_now = {each.name: getattr(method, each.name) for each in fields(method)}
+    values_now = {field.name: getattr(method, field.name) for field in fields(method)}
     built: Method = make(type(method), values_now | changed)
     return built

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
+from idiolect.report import layer_similarity
 from idiolect.report.figures import decisions, models
+from idiolect.report.figures.gates import gating_networks
 from idiolect.report.figures.records import Records, record_pictures
 
 
@@ -17,7 +20,12 @@ def test_a_method_that_records_nothing_has_no_panel(study):
 
 def test_conflicts_are_shown_unit_by_round(study):
     method = next(each for each in study.methods if each.startswith("fedlag"))
-    assert [picture.title for picture in decisions.decision_pictures(study, method)] == ["Conflicts and personal units"]
+    titles = [picture.title for picture in decisions.decision_pictures(study, method)]
+    assert titles == [
+        "Conflicts and personal units",
+        "Predicted gain of a personal unit",
+        "Personal units in the convergence bound",
+    ]
     held = Records(study, study.first(method))
     server = study.first(method).records
     assert held.units("conflicts") == ["fc1", "fc2"]
@@ -46,13 +54,16 @@ def test_rates_and_shares_are_means_over_clients(study):
 def test_gates_have_densities_a_histogram_and_a_tree(study):
     assert names(study, "pfedgate") == ["density", "gates", "tree"]
     held = Records(study, study.first("pfedgate"))
-    vectors, counts = decisions.gate_vectors(held)
-    assert set(vectors) == set(study.federation.seen)
+    known, counts = gating_networks(held)
+    assert set(known) == set(study.federation.seen)
     assert counts.shape == (len(study.federation), 10)
+    with study.result("pfedgate") as result:
+        state = result.store.clients([0], result.store.fact("selected"))[0]
+    assert all(torch.equal(leaf, known[0][name]) for name, leaf in state["pfedgate.gate"].items())
 
 
 def test_the_partition_of_units_is_read_from_the_state(study):
-    assert names(study, "fedfac") == ["stable", "course", "communality"]
+    assert names(study, "fedfac") == ["stable", "course", "communality", "factor_steps", "factor_converged"]
     held = Records(study, study.first("fedfac"))
     nu, shared = decisions.communalities(held)["fc1"]
     assert nu[shared].min() >= nu[~shared].max()
@@ -74,7 +85,7 @@ def measured(study):
     found = {}
     for method in ("fedavg", "local", "fedfac"):
         with study.result(method) as result:
-            found[method] = models.mean_distances(result), models.mean_likeness(result)
+            found[method] = models.mean_distances(result), layer_similarity(result)
     return found
 
 

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from idiolect.core.errors import InputError, MissingExtraError, OptionError
+from idiolect.core.names import shorten
 from idiolect.report import write_figures
-from idiolect.report.figures.picture import COLOURS, INK, embed_svg, make_picture, shorten
+from idiolect.report.figures.picture import COLOURS, INK, embed_svg, make_picture
 
 
 def line(figure):

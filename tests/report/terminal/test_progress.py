@@ -16,7 +16,7 @@ def round_(number, rounds=10, seconds=0.5, score=0.8, loss=0.25, samples=30):
 
 
 def summary(score=0.875):
-    return {"metric": "accuracy", "accuracy": {"selected": {"weighted": score}}, "seconds": 2.0}
+    return {"metric": "accuracy", "headline": "weighted", "accuracy": {"selected": {"weighted": score}}, "seconds": 2.0}
 
 
 @pytest.fixture

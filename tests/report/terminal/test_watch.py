@@ -41,7 +41,7 @@ def drawn(folder, width=80, **named):
 def test_the_curve_is_the_validation_score_of_every_round(run):
     (seen,) = watch.find(run.folder)
     seen.look()
-    rows = pl.read_parquet(run.folder / "metrics.parquet").filter(point="view", split="val", metric="accuracy")
+    rows = pl.read_parquet(run.folder / "metrics.parquet").filter(point="personal", split="val", metric="accuracy")
     for number, part in rows.group_by("round"):
         mean = (part["value"] * part["samples"]).sum() / part["samples"].sum()
         assert seen.score("accuracy")[number[0]] == pytest.approx(mean)
@@ -55,7 +55,7 @@ def test_nothing_is_left_beside_what_is_watched(run):
 
 
 def row(round, value):
-    return (round, 0, "seen", "view", "val", "accuracy", value, 10)
+    return (round, 0, "seen", "personal", "val", "accuracy", value, 10)
 
 
 def test_a_writer_at_work_is_seen_round_by_round_and_not_disturbed(tmp_path):
@@ -78,7 +78,7 @@ def test_a_round_that_is_being_committed_is_not_yet_seen(tmp_path):
     store.commit(0, {}, {}, [row(0, 0.5)], {"next_round": 1, "seconds": 1.0})
     other = sqlite3.connect(tmp_path / "state.sqlite", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    other.execute("INSERT INTO metrics VALUES (1, 0, 'seen', 'view', 'val', 'accuracy', 0.9, 10)")
+    other.execute("INSERT INTO metrics VALUES (1, 0, 'seen', 'personal', 'val', 'accuracy', 0.9, 10)")
     (seen,) = watch.find(tmp_path)
     seen.look()
     assert seen.score("accuracy") == {1: 0.5}

@@ -4,16 +4,19 @@ class without samples has the count 0 and the mean 0, and changes no other mean.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ...core.errors import ModelError
 from ...core.sums import Sums
-from ...core.tree import Tree
+from ...core.tree import Slots, Tree
 from ...task.losses import class_axis
 from ...task.task import Batch, Task
-from ..context import RoundContext
+from ..context import ClientContext, RoundContext, ServerContext
+from ..messages import Uploads
+from ..method import Method
 from ..slots import Init, Slot, shared
 
 
@@ -40,9 +43,14 @@ def rows(features: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 def feature_size(task: Task) -> int:
     """How many features enter the last layer: the length of a row."""
-    x, y = (part[:1].to(next(iter(task.net.params.values())).device) for part in task.example)
-    out = task.forward(task.net.params, task.net.buffers, x)
-    return rows(out.features, Batch(x, y, torch.ones(1, device=x.device)))[0].shape[1]
+    features = task.example_output.features
+    x, y = (part[: len(features)].to(features.device) for part in task.example)
+    return rows(features, Batch(x, y, torch.ones(len(x), device=x.device)))[0].shape[1]
+
+
+def class_shares(ctx: ClientContext) -> Tensor:
+    """The shares of the classes in the client's training data."""
+    return ctx.class_counts / ctx.class_counts.sum().clamp_min(1)
 
 
 def empty(classes: int, size: int, like: Tensor) -> Tree:
@@ -70,9 +78,20 @@ def add_rows(means: Mapping[str, Tensor], values: Tensor, y: Tensor, weight: Ten
 
 
 def shared_means(slot: str, init: Init) -> Slot:
-    """Class means that the server keeps in `slot` and averages, every class by the clients' counts of it; its
-    `aggregate` calls `merge_means`."""
+    """Class means that the server of a method with `ClassMeans` keeps in `slot` and averages, every class by the
+    clients' counts of it."""
     return shared(init, weigh=f"{slot}/count")
+
+
+@dataclass(frozen=True)
+class ClassMeans(Method):
+    """A method whose server merges the clients' class means, in all slots that are declared by `shared_means`."""
+
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
+        """The means of all that was sent; a class that nobody sent keeps what is known of it."""
+        slots = [slot for slot, declared in self.slots.items() if declared.weigh == f"{slot}/count"]
+        merged = {slot: merge_means(sums[slot], server[slot]) for slot in slots}
+        return {**super().aggregate(ctx, server, sums, each), **merged}
 
 
 def merge_means(sums: Sums, before: Mapping[str, Tensor]) -> Tree:

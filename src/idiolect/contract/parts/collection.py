@@ -14,9 +14,9 @@ from ...core.sums import Sums
 from ...core.tree import Slots, Tree
 from ..about import Needs, Refuses
 from ..context import ClientContext, RoundContext, ServerContext
-from ..messages import Upload
+from ..messages import Upload, Uploads
 from ..method import Method
-from ..slots import Slot, buffers_of, model_in, private
+from ..slots import Slot, keep_model, model_in, private
 
 OWN = "own"
 
@@ -41,16 +41,14 @@ class Collection(Method):
         return {"params": Slot("server", down=True, up="each", holds="model"), OWN: private(holds="model")}
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
-        """Train the own model."""
-        return {**work, **model_in(work, OWN)}
+        """Train the own model; who trains for the first time starts from the received one."""
+        return work if ctx.newcomer else {**work, **model_in(work, OWN)}
 
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep the trained model, and send it but for what stays private."""
-        return {**work, OWN: work["params"], buffers_of(OWN): work["buffers"]}
+        return keep_model(work, OWN)
 
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """The mean of this round's models, and beside it each of them, as far as it was sent."""
         trained = {i: upload for i, upload in each.items() if "params" in upload.slots}
         newest = {latest(i): self.update_latest(ctx, server, i, upload) for i, upload in trained.items()}
@@ -79,7 +77,7 @@ def latest(client: int) -> str:
     return f"latest@{client}"
 
 
-def known(ctx: ServerContext, server: Slots) -> list[int]:
+def known_clients(ctx: ServerContext, server: Slots) -> list[int]:
     """The clients whose models the server has."""
     return [i for i in ctx.clients if latest(i) in server]
 
@@ -103,6 +101,6 @@ def gram(models: Sequence[Tree], names: Sequence[str]) -> Tensor:
     """
     total = torch.zeros(len(models), len(models), dtype=torch.float64, device=models[0][names[0]].device)
     for name in names:
-        rows = torch.stack([each[name].flatten() for each in models]).to(torch.float64)
+        rows = torch.stack([model[name].flatten() for model in models]).to(torch.float64)
         total = total + rows @ rows.T
     return total

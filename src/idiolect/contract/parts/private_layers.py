@@ -18,14 +18,20 @@ class PrivateLayers(Method):
     """A method whose last layers stay on the client; an unseen client trains only what is private."""
 
     layers: int = option(1, min=0, help="how many of the last layers are private")
+    onboard_epochs: int = option(
+        10, min=0, tuned="never", help="passes in which an unseen client trains its private layers"
+    )
 
     def private_names(self, task: Task) -> frozenset[str]:
         """The last layers."""
         return task.head(self.layers)
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
-        """An unseen client trains its private layers on the shared ones."""
-        return (Phase(self.adapt_step, "onboard", part=self.private_names(ctx.task) or None),)
+        """An unseen client trains its private layers on the shared ones; where nothing is private, as usual."""
+        private = self.private_names(ctx.task)
+        if not private:
+            return super().onboard(ctx)
+        return (Phase(self.adapt_step, "onboard", part=private, epochs=self.onboard_epochs),)
 
 
 def shared_names(method: Method, task: Task) -> frozenset[str]:
@@ -39,10 +45,18 @@ def all_but_last(task: Task, layers: int) -> frozenset[str]:
 
 
 def in_turn(
-    step: Step, task: Task, private: frozenset[str], own: int | None, shared: int | None, own_lr: float | None = None
+    step: Step,
+    task: Task,
+    private: frozenset[str],
+    own_epochs: int | None,
+    shared_epochs: int | None,
+    own_lr: float | None = None,
 ) -> tuple[Phase, ...]:
     """First what is private, the rest frozen; then the rest, on the same batches. A side without parameters is left
     out; epochs of None are the run's."""
     rest = frozenset(task.names) - private
-    phases = (Phase(step, "own", part=private, epochs=own, lr=own_lr), Phase(step, "shared", part=rest, epochs=shared))
+    phases = (
+        Phase(step, "own", part=private, epochs=own_epochs, lr=own_lr),
+        Phase(step, "shared", part=rest, epochs=shared_epochs),
+    )
     return tuple(phase for phase in phases if phase.part and phase.part & frozenset(task.names))

@@ -18,10 +18,10 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm)
 
 
-def slice_shapes(task: Task, rate: float) -> dict[str, tuple[int, ...]]:
+def slice_shapes(task: Task, width: float) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter and buffer at a width.
 
-    Rows are ceil(rate x rows) except in the output layer; a layer's inputs follow the layer before it, and what a
+    Rows are ceil(width x rows) except in the output layer; a layer's inputs follow the layer before it, and what a
     flatten made of one channel stays together.
 
     >>> task = Task(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)),
@@ -30,7 +30,7 @@ def slice_shapes(task: Task, rate: float) -> dict[str, tuple[int, ...]]:
     {'0.weight': (3, 4), '0.bias': (3,), '2.weight': (3, 3), '2.bias': (3,)}
     """
     leaves = {**task.net.params, **task.net.buffers}
-    if rate == 1:
+    if width == 1:
         return {name: tuple(leaf.shape) for name, leaf in leaves.items()}
     named, shapes, before = dict(task.net.module.named_modules()), dict[str, tuple[int, ...]](), 0
     for unit in task.units:
@@ -43,26 +43,26 @@ def slice_shapes(task: Task, rate: float) -> dict[str, tuple[int, ...]]:
             )
         for name in unit.params + unit.buffers:
             rows, *rest = leaves[name].shape or (0,)
-            shape = [rows if unit is task.head_unit else kept(rate, rows), *rest] if leaves[name].ndim else []
+            shape = [rows if unit is task.head_unit else count_kept(width, rows), *rest] if leaves[name].ndim else []
             if isinstance(module, LAYERS) and leaves[name].ndim > 1 and before:
                 channels = before if rest[0] % before == 0 and isinstance(module, nn.Linear) else rest[0]
-                shape[1] = kept(rate, channels) * (rest[0] // channels)
+                shape[1] = count_kept(width, channels) * (rest[0] // channels)
             shapes[name] = tuple(shape)
         if isinstance(module, LAYERS):
             before = len(leaves[unit.params[0]])
     return {name: shapes[name] for name in leaves}
 
 
-def kept(rate: float, rows: int) -> int:
-    """How many of the rows a width keeps: ceil(rate x rows), where 0.1 x 30 is meant to be 3."""
-    return math.ceil(rate * rows - 1e-9)
+def count_kept(width: float, rows: int) -> int:
+    """How many of the rows a width keeps: ceil(width x rows), where 0.1 x 30 is meant to be 3."""
+    return math.ceil(width * rows - 1e-9)
 
 
-def check_slices(task: Task, rate: float) -> None:
+def check_slices(task: Task, width: float) -> None:
     """Raise `ModelError` unless the sliced model computes what the whole one does with the other channels at zero."""
-    if rate == 1:
+    if width == 1:
         return
-    shapes, net, at = slice_shapes(task, rate), task.net, ["its first layer"]
+    shapes, net, at = slice_shapes(task, width), task.net, ["its first layer"]
     x = task.example[0][:2].to(next(iter(net.params.values())).device)
     small = [{n: cut(leaf, shapes[n]) for n, leaf in leaves.items()} for leaves in (net.params, net.buffers)]
     zeroed = {n: paste(small[0][n], torch.zeros_like(leaf)) for n, leaf in net.params.items()}
@@ -73,19 +73,19 @@ def check_slices(task: Task, rate: float) -> None:
 
     hooks = [named[u.name].register_forward_pre_hook(note(u.name)) for u in task.units if u.name in named]
     try:
-        found, wanted = net.apply(small[0], small[1], x).outputs, net.apply(zeroed, net.buffers, x).outputs
+        outputs, wanted = net.apply(small[0], small[1], x).outputs, net.apply(zeroed, net.buffers, x).outputs
     except (RuntimeError, ValueError) as error:
         problem = f"{at[-1]} fails: {str(error).strip().splitlines()[0]}"
     else:
-        grouped = any(isinstance(each, nn.GroupNorm) for each in net.module.modules())
-        if found.shape == wanted.shape and (grouped or torch.allclose(found, wanted, rtol=1e-3, atol=1e-5)):
+        grouped = any(isinstance(module, nn.GroupNorm) for module in net.module.modules())
+        if outputs.shape == wanted.shape and (grouped or torch.allclose(outputs, wanted, rtol=1e-3, atol=1e-5)):
             return
         problem = "some layer between them joins or mixes channels"
     finally:
         for hook in hooks:
             hook.remove()
     raise ModelError(
-        f"heterofl cannot give a client the leading channels of this model's layers at width {rate:g}: {problem}; "
+        f"heterofl cannot give a client the leading channels of this model's layers at width {width:g}: {problem}; "
         "use rates=1, or a model whose layers follow each other"
     )
 

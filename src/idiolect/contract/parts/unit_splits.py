@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from ...core import tree
 from ...core.errors import ModelError, OptionError
 from ...core.options import option
+from ...core.sums import Sums
 from ...core.tree import Slots, Tree
 from ...task.task import Batch, Task, Unit
 from ..about import Needs, Refuses
 from ..context import ClientContext, RoundContext, ServerContext
+from ..messages import Uploads
 from ..method import Method
 from ..phase import Phase
 from ..slots import Slot, private
@@ -84,10 +86,10 @@ def find_layer(task: Task, wanted: str | int) -> Unit:
     )
 
 
-def overlay(model: Slots, rows: Tree, own: Tree) -> Slots:
+def overlay(model: Slots, rows: Tree, replacement: Tree) -> Slots:
     """A model with some rows of some leaves replaced."""
     return {
-        slot: {n: torch.where(rows[n], own[n], leaf) if n in rows else leaf for n, leaf in leaves.items()}
+        slot: {n: torch.where(rows[n], replacement[n], leaf) if n in rows else leaf for n, leaf in leaves.items()}
         for slot, leaves in model.items()
     }
 
@@ -105,8 +107,9 @@ class SplitUnits(Method):
 
     refuses = Refuses(other_networks="it splits the layers of one network")
 
-    layers: str | int | tuple[Any, ...] = option(
+    layers: str | int | tuple[str | int, ...] = option(
         "last hidden",
+        tuned="last hidden,1,2,3,4,5",
         help="layers to split: names, numbers (1 is the first, -1 the last, without normalisation), head, last hidden",
     )
     bias: str = option(
@@ -115,12 +118,15 @@ class SplitUnits(Method):
         help="bias and normalisation of a split layer: follow their unit, or all personal",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not all(isinstance(each, str | int) and not isinstance(each, bool) for each in self.wanted):
-            raise OptionError(
-                f"{self.name}: layers={self.layers!r} is not allowed; a layer is a name or a whole number"
-            )
+    server_lr: float = option(1.0, above=0.0, help="server's learning rate: how far what is shared moves to the mean")
+    replace_units: str = option(
+        "none",
+        choices=("none", "shared", "personal"),
+        help="put random values into these units of the split layers, to see what they hold",
+    )
+    replace_when: str = option(
+        "predict", choices=("predict", "train"), help="do so in predictions only, or whenever a client begins to train"
+    )
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
@@ -145,10 +151,10 @@ class SplitUnits(Method):
 
     def split(self, task: Task) -> tuple[SplitLayer, ...]:
         """The layers that are split."""
-        found = tuple(split_layer(task, find_layer(task, each)) for each in self.wanted)
-        if not found or len(found) > len({layer.name for layer in found}):
+        layers = tuple(split_layer(task, find_layer(task, name)) for name in self.wanted)
+        if not layers or len(layers) > len({layer.name for layer in layers}):
             raise OptionError(f"{self.name}: layers={self.layers!r} must name at least one layer, and each only once")
-        return found
+        return layers
 
     def check(self, task: Task) -> None:
         """The split must fit the model."""
@@ -162,13 +168,13 @@ class SplitUnits(Method):
 
     def spread(self, ctx: RoundContext, units: Tree, alone: Tensor) -> Tree:
         """A value per unit, laid out over all leaves that carry units; `alone` for those that follow none."""
-        found = {}
+        values = {}
         for name, layer in self.split_leaves(ctx).items():
             apart = self.bias == "all_local" and name != layer.weight
             rows = alone.expand(layer.units) if apart else units[layer.name]
             leaf = (ctx.initial["params"] if name in ctx.initial["params"] else ctx.initial["buffers"])[name]
-            found[name] = rows.reshape(-1, *[1] * (leaf.dim() - 1))
-        return found
+            values[name] = rows.reshape(-1, *[1] * (leaf.dim() - 1))
+        return values
 
     def shared_rows(self, ctx: RoundContext, shared: Tree) -> Tree:
         """Which rows of the split leaves are shared, from which units are."""
@@ -201,7 +207,7 @@ class SplitUnits(Method):
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """Start from the client's own rows."""
-        return self.assemble(ctx, work)
+        return self.replace_rows(ctx, self.assemble(ctx, work), "train")
 
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep the split layers as trained; send the model with all its rows."""
@@ -209,14 +215,42 @@ class SplitUnits(Method):
 
     # -- server and prediction -----------------------------------------------------------------------
 
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
+        """The mean, towards which parameters that were shared move by the server's learning rate; personal rows have no
+        common value to move from."""
+        after = super().aggregate(ctx, server, sums, each)
+        if self.server_lr == 1 or ctx.round < 0:
+            return after
+        moved = tree.mix(after["params"], server["params"], self.server_lr)
+        shared = self.shared_rows(ctx, server[SHARED])
+        rows = {n: torch.where(shared[n], leaf, after["params"][n]) for n, leaf in moved.items() if n in shared}
+        return {**after, "params": {**moved, **rows}}
+
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
         """How many units of each split layer are shared."""
         return {f"shared_units/{name}": float(rows.sum()) for name, rows in server[SHARED].items()}
 
+    def global_model(self, ctx: RoundContext, common: Slots) -> Slots | None:
+        """None unless all units are shared: personal rows have no common value that anybody predicts with."""
+        return super().global_model(ctx, common) if self.shares_all else None
+
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The model with the client's own rows, and the partition."""
-        work = self.assemble(ctx, work)
+        work = self.replace_rows(ctx, self.assemble(ctx, work), "predict")
         return {slot: work[slot] for slot in ("params", "buffers", SHARED)}
+
+    def replace_rows(self, ctx: ClientContext, work: Slots, when: str) -> Slots:
+        """At its time, normal noise as wide as the initial values in the weights of one group of units (table 8 A)."""
+        if self.replace_units == "none" or self.replace_when != when:
+            return work
+        shared, params = self.shared_rows(ctx, work[SHARED]), dict(work["params"])
+        for layer in self.split(ctx.task):
+            first, rows = ctx.initial["params"][layer.weight], shared[layer.weight]
+            drawn = torch.from_numpy(ctx.rng(f"replace {layer.name}").standard_normal(tuple(first.shape)))
+            noise = drawn.to(first) * first.std(correction=0)
+            gone = rows if self.replace_units == "shared" else ~rows
+            params[layer.weight] = torch.where(gone, noise, params[layer.weight])
+        return {**work, "params": params}
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its personal rows; what is shared is frozen (`fix-tune`)."""

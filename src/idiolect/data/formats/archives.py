@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from ...core.errors import DataError
-from .files import BROKEN
+from .files import BROKEN, check_size
 
 
 def extract(archive: str | Path, folder: str | Path) -> None:
@@ -41,13 +41,15 @@ def extract(archive: str | Path, folder: str | Path) -> None:
 
 def _unpack(archive: Path, part: Path) -> None:
     if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as held:
-            _check(archive, ((each.filename, _is_plain(each)) for each in held.infolist()))
-            held.extractall(part)
+        with zipfile.ZipFile(archive) as opened:
+            _check(archive, ((member.filename, _is_plain(member)) for member in opened.infolist()))
+            check_size(archive, sum(member.file_size for member in opened.infolist()))
+            opened.extractall(part)
     elif archive.is_file() and tarfile.is_tarfile(archive):
-        with tarfile.open(archive) as held:
-            _check(archive, ((each.name, each.isfile() or each.isdir()) for each in held.getmembers()))
-            held.extractall(part, filter="data")
+        with tarfile.open(archive) as opened:
+            _check(archive, ((member.name, member.isfile() or member.isdir()) for member in opened.getmembers()))
+            check_size(archive, sum(member.size for member in opened.getmembers()))
+            opened.extractall(part, filter="data")
     else:
         raise DataError(f"{archive} is no zip or tar archive, or damaged; delete it and fetch it again")
 
@@ -69,11 +71,11 @@ def _check(archive: Path, members: Iterable[tuple[str, bool]]) -> None:
 
 def _move(part: Path, folder: Path) -> None:
     """Move everything into the folder, in the place of what has the same name."""
-    for each in sorted(part.iterdir()):
-        target = folder / each.name
-        if target.is_dir() and each.is_dir():
-            _move(each, target)
+    for entry in sorted(part.iterdir()):
+        target = folder / entry.name
+        if target.is_dir() and entry.is_dir():
+            _move(entry, target)
         else:
             if target.is_dir():
                 shutil.rmtree(target)
-            os.replace(each, target)
+            os.replace(entry, target)

@@ -92,8 +92,8 @@ def _flatten(folder: Path, archive: Path) -> None:
             inner.unlink()
     nested = folder / "gzip"
     if nested.is_dir():
-        for each in sorted(nested.iterdir()):
-            os.replace(each, folder / each.name)
+        for file in sorted(nested.iterdir()):
+            os.replace(file, folder / file.name)
         nested.rmdir()
 
 

@@ -13,14 +13,11 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from ...core.errors import DataError
 
-_OPENERS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.decompress,
-    ".xz": lzma.decompress,
-    ".bz2": bz2.decompress,
-}
+_OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}  # type: ignore[dict-item]
 COMPRESSIONS = ("", *_OPENERS)
 BROKEN = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
 """What reading a damaged or missing file can raise."""
@@ -47,10 +44,43 @@ def read_bytes(path: str | Path) -> bytes:
     """
     path = Path(path)
     try:
-        raw = path.read_bytes()
-        return _OPENERS[path.suffix](raw) if path.suffix in _OPENERS else raw
-    except BROKEN as error:
+        if path.suffix not in _OPENERS:
+            return path.read_bytes()
+        with _OPENERS[path.suffix](path) as file:
+            content = file.read(most_unpacked(path) + 1)
+        check_size(path, len(content))
+        return content
+    except (*BROKEN, MemoryError) as error:
         raise unreadable(path, error) from error
+
+
+LARGE, TIMES = 10**9, 100
+"""What is packed may unpack to so many bytes, or to so many times its own size, whichever is more."""
+
+
+def most_unpacked(path: Path) -> int:
+    """The bytes that a packed file may unpack to; IDIOLECT_MAX_UNPACKED_GB sets another limit.
+
+    >>> getfixture("monkeypatch").setenv("IDIOLECT_MAX_UNPACKED_GB", "2.5")
+    >>> most_unpacked(Path("a.zip"))
+    2500000000
+    """
+    setting = os.environ.get("IDIOLECT_MAX_UNPACKED_GB")
+    if not setting:
+        return max(LARGE, TIMES * path.stat().st_size)
+    try:
+        return int(float(setting) * 1e9)
+    except (ValueError, OverflowError) as error:
+        raise DataError(f"IDIOLECT_MAX_UNPACKED_GB={setting} must be a number of gigabytes, such as 10") from error
+
+
+def check_size(path: Path, unpacked: int) -> None:
+    """Raise `DataError` if a file unpacks to more bytes than it may."""
+    if unpacked > (most := most_unpacked(path)):
+        raise DataError(
+            f"{path} unpacks to more than {most / 1e9:g} GB, which is suspicious; if you trust it, raise the limit with"
+            " the environment variable IDIOLECT_MAX_UNPACKED_GB"
+        )
 
 
 def read_text(path: str | Path) -> str:
@@ -77,13 +107,13 @@ def check_sum(path: str | Path, expected: str, content: bool = False) -> None:
     kind = "md5" if len(expected) == 32 else "sha256"
     try:
         with io.BytesIO(read_bytes(path)) if content else Path(path).open("rb") as file:
-            found = hashlib.file_digest(file, kind).hexdigest()
+            checksum = hashlib.file_digest(file, kind).hexdigest()
     except OSError as error:
         raise unreadable(path, error) from error
-    if found != expected:
+    if checksum != expected:
         raise DataError(
-            f"{path} has the {kind} checksum {found}, but the publisher's file has {expected}: it is damaged or another"
-            " version; delete it and fetch it again"
+            f"{path} has the {kind} checksum {checksum}, but the publisher's file has {expected}: it is damaged"
+            " or another version; delete it and fetch it again"
         )
 
 
@@ -119,7 +149,7 @@ class Layout:
         if file.endswith("/"):
             return folder / file if (folder / file).is_dir() else None
         endings = COMPRESSIONS if _compressible(file) else ("",)
-        return next((each for ending in endings if (each := folder / f"{file}{ending}").is_file()), None)
+        return next((candidate for ending in endings if (candidate := folder / f"{file}{ending}").is_file()), None)
 
     def missing(self, path: str | None) -> list[str]:
         """What is not there."""
@@ -127,12 +157,12 @@ class Layout:
 
     def paths(self, path: str | None) -> dict[str, Path]:
         """Everything that is there, by name."""
-        return {file: each for file in self.files if (each := self.find(file, path)) is not None}
+        return {file: location for file in self.files if (location := self.find(file, path)) is not None}
 
     def where(self, path: str | None) -> str:
         """What to put where."""
-        own = "$IDIOLECT_DATA" if self.place == "." else f"$IDIOLECT_DATA/{self.place}"
+        usual = "$IDIOLECT_DATA" if self.place == "." else f"$IDIOLECT_DATA/{self.place}"
         compressed = " (plain, .gz, .xz or .bz2)" if all(map(_compressible, self.files)) else ""
         listed = ", ".join(self.files)
         what = f"{self.what}: " if self.what else ""
-        return f"put {what}{listed}{compressed} into {f'the folder {path}' if path else own}"
+        return f"put {what}{listed}{compressed} into {f'the folder {path}' if path else usual}"

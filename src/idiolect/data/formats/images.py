@@ -80,7 +80,7 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class Listed:
-    """Image files; with `size`, all are resized to squares of that side."""
+    """Image files; with `size`, all are resize to squares of that side."""
 
     paths: Sequence[Path]
     size: int | None = None
@@ -104,7 +104,7 @@ class Listed:
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """Several bodies of images as one; with `size`, resized to it; grey ones become RGB where others are."""
+    """Several bodies of images as one; with `size`, resize to it; grey ones become RGB where others are."""
 
     parts: Sequence[Images]
     size: int | None = None
@@ -116,10 +116,10 @@ class Joined:
         """Some images, in the order of `index`, which must rise."""
         taken, start = [], 0
         for part in self.parts:
-            own = index[(index >= start) & (index < start + len(part))] - start
+            positions = index[(index >= start) & (index < start + len(part))] - start
             start += len(part)
-            if len(own):
-                taken.append(resized(part.take(own), self.size))
+            if len(positions):
+                taken.append(resize(part.take(positions), self.size))
         if not taken:
             return np.zeros((0, 1, 1, 1), np.uint8)
         colours = max(part.shape[1] for part in taken)
@@ -141,10 +141,10 @@ def decode(raw: bytes, name: str, mode: str = "RGB", size: int | None = None) ->
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def resized(images: Bytes, size: int | None) -> Bytes:
+def resize(images: Bytes, size: int | None) -> Bytes:
     """Images brought to squares of one side, bilinear with anti-aliasing.
 
-    >>> resized(np.full((2, 1, 16, 16), 7, np.uint8), 28).shape
+    >>> resize(np.full((2, 1, 16, 16), 7, np.uint8), 28).shape
     (2, 1, 28, 28)
     """
     if size is None or images.shape[2:] == (size, size):
@@ -162,7 +162,7 @@ def to_inputs(images: Bytes, normalise: str = NONE) -> Tensor:
     """
     x = torch.from_numpy(images).to(torch.float32).div_(255)
     if normalise != NONE:
-        mean, deviation = (torch.tensor(each).reshape(1, -1, 1, 1) for each in NORMALISATIONS[normalise])
+        mean, deviation = (torch.tensor(constants).reshape(1, -1, 1, 1) for constants in NORMALISATIONS[normalise])
         if mean.shape[1] not in (1, x.shape[1]):
             raise DataError(
                 f"normalise={normalise} has constants for {mean.shape[1]} channels, but these images have {x.shape[1]};"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import DataError
-from .files import BROKEN, unreadable
+from .files import BROKEN, check_size, unreadable
 from .images import Packed
 
 
@@ -23,14 +23,22 @@ def read_npz(path: Path, keys: Sequence[str], optional: Sequence[str] = ()) -> d
     (3,)
     """
     try:
-        held = np.load(path, allow_pickle=False)
-        if isinstance(held, np.ndarray):
+        check_unpacked(path)
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
             raise DataError(f"{path} holds a single array, not an archive of arrays; write it with numpy.savez")
-        with held:
-            _need(path, keys, held)
-            return {key: held[key] for key in keys} | {key: held[key] for key in optional if key in held}
-    except (zipfile.BadZipFile, KeyError, *BROKEN) as error:
+        with archive:
+            _need(path, keys, archive)
+            return {key: archive[key] for key in keys} | {key: archive[key] for key in optional if key in archive}
+    except (zipfile.BadZipFile, KeyError, MemoryError, *BROKEN) as error:
         raise unreadable(path, error) from error
+
+
+def check_unpacked(path: Path) -> None:
+    """Raise `DataError` if a zip archive, which an .npz file is, says that it unpacks to too much."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as opened:
+            check_size(path, sum(member.file_size for member in opened.infolist()))
 
 
 def read_mat(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
@@ -39,25 +47,25 @@ def read_mat(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
     from scipy.io.matlab import MatReadError
 
     try:
-        held: dict[str, Any] = loadmat(path)
+        content: dict[str, Any] = loadmat(path)
     except (MatReadError, NotImplementedError, TypeError, LookupError, *BROKEN) as error:
         raise unreadable(path, error) from error
-    _need(path, keys, held)
-    return {key: held[key] for key in keys}
+    _need(path, keys, content)
+    return {key: content[key] for key in keys}
 
 
 def packed_images(path: Path, prefix: str, images: str = "img", mode: str = "RGB") -> tuple[Packed, np.ndarray]:
     """The encoded images of an .npz file whose keys begin with `prefix`, and their labels."""
     data, offset, label = (f"{prefix}{key}" for key in (images, "offset", "label"))
-    held = read_npz(path, [data, offset, label])
-    check_offsets(path, held[data], held[offset])
-    check_rank(path, label, held[label], 1)
-    if len(held[label]) != len(held[offset]) - 1:
+    arrays = read_npz(path, [data, offset, label])
+    check_offsets(path, arrays[data], arrays[offset])
+    check_rank(path, label, arrays[label], 1)
+    if len(arrays[label]) != len(arrays[offset]) - 1:
         raise DataError(
-            f"{path}: {len(held[offset]) - 1} images but {len(held[label])} labels under {prefix or 'its keys'};"
+            f"{path}: {len(arrays[offset]) - 1} images but {len(arrays[label])} labels under {prefix or 'its keys'};"
             " fetch it again"
         )
-    return Packed(held[data], held[offset].astype(np.int64), f"{path}, {prefix or data}", mode), held[label]
+    return Packed(arrays[data], arrays[offset].astype(np.int64), f"{path}, {prefix or data}", mode), arrays[label]
 
 
 def check_offsets(path: Path, data: np.ndarray, offset: np.ndarray) -> None:
@@ -78,17 +86,17 @@ def check_rank(path: Path, what: str, array: np.ndarray, rank: int, kinds: str =
         )
 
 
-def named(path: Path, names: np.ndarray, index: np.ndarray, count: int) -> np.ndarray:
+def name_groups(path: Path, names: np.ndarray, index: np.ndarray, count: int) -> np.ndarray:
     """The name of each of `count` samples, given the names and their numbers.
 
-    >>> named(Path("a.npz"), np.array(["north", "south"]), np.array([1, 0, 1]), 3).tolist()
+    >>> name_groups(Path("a.npz"), np.array(["north", "south"]), np.array([1, 0, 1]), 3).tolist()
     ['south', 'north', 'south']
     """
     check_rank(path, "the numbers of the sites", index, 1, "iu")
     if names.ndim != 1 or len(index) != count or not np.isin(index, np.arange(len(names))).all():
         raise DataError(f"{path} does not name a site for each of its {count} samples; fetch it again")
-    found: np.ndarray = names[index]
-    return found
+    chosen: np.ndarray = names[index]
+    return chosen
 
 
 def check_labels(path: object, labels: np.ndarray, classes: int, start: int = 0) -> np.ndarray:
@@ -105,8 +113,8 @@ def check_labels(path: object, labels: np.ndarray, classes: int, start: int = 0)
     return plain - start
 
 
-def _need(path: Path, keys: Sequence[str], held: Mapping[str, Any]) -> None:
-    lacking = [key for key in keys if key not in held]
+def _need(path: Path, keys: Sequence[str], content: Mapping[str, Any]) -> None:
+    lacking = [key for key in keys if key not in content]
     if lacking:
-        there = ", ".join(key for key in held if not key.startswith("__")) or "nothing"
+        there = ", ".join(key for key in content if not key.startswith("__")) or "nothing"
         raise DataError(f"{path} has no {', '.join(lacking)}; it holds {there}. It is another file than expected")

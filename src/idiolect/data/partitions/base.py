@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from ..federation import Federation
 
 
+Labels = np.ndarray | None
+"""The class of each sample; None where the targets are not classes."""
+Groups = np.ndarray | None
+"""The natural client of each sample, if there are any."""
+
+
 @dataclass(frozen=True)
 class Partition(Options):
     """A rule that deals the samples of a pool to clients."""
@@ -34,24 +40,17 @@ class Partition(Options):
     def __str__(self) -> str:
         """The canonical expression: the first option always, the others where they are not the default."""
         parts = [
-            f"{each.name}={write(getattr(self, each.name))}"
-            for place, each in enumerate(fields(self))
-            if place == 0 or getattr(self, each.name) != each.default
+            f"{info.name}={write(getattr(self, info.name))}"
+            for place, info in enumerate(fields(self))
+            if place == 0 or getattr(self, info.name) != info.default
         ]
         return f"{self.name}({', '.join(parts)})" if parts else self.name
 
-    def how_many(self, groups: np.ndarray | None) -> int | None:
+    def how_many(self, groups: Groups) -> int | None:
         """The number of clients where the data say it, else None."""
         return None
 
-    def assign(
-        self,
-        labels: np.ndarray | None,
-        n: int,
-        clients: int,
-        rng: np.random.Generator,
-        groups: np.ndarray | None,
-    ) -> list[Indices]:
+    def assign(self, labels: Labels, n: int, clients: int, rng: np.random.Generator, groups: Groups) -> list[Indices]:
         """One sorted array of sample numbers per client; no sample goes to two clients."""
         raise NotImplementedError
 
@@ -85,19 +84,19 @@ def content_hash(indices: Sequence[Indices]) -> str:
     '5898622a490e'
     """
     digest = hashlib.sha256()
-    for each in indices:
-        digest.update(len(each).to_bytes(8, "little") + np.asarray(each, dtype="<i8").tobytes())
+    for numbers in indices:
+        digest.update(len(numbers).to_bytes(8, "little") + np.asarray(numbers, dtype="<i8").tobytes())
     return digest.hexdigest()[:12]
 
 
 def divide(
     partition: str | Partition,
-    labels: np.ndarray | None,
+    labels: Labels,
     *,
     samples: int | None = None,
     clients: int | None = None,
     seed: int = 0,
-    groups: np.ndarray | None = None,
+    groups: Groups = None,
 ) -> Assignment:
     """Deal samples to clients; the partition, its options and the seed determine the result.
 
@@ -113,14 +112,14 @@ def divide(
     if not 1 <= clients <= n:
         raise DataError(f"{n} samples cannot be dealt to {clients} clients; use 1 to {n} clients")
     dealt = rule.assign(labels, n, clients, generator(check_seed(seed), "partition"), groups)
-    indices = tuple(np.sort(np.asarray(each, dtype=np.int64)) for each in dealt)
+    indices = tuple(np.sort(np.asarray(numbers, dtype=np.int64)) for numbers in dealt)
     _check_dealt(rule, indices, n)
     return Assignment(rule, seed, n, indices)
 
 
-def _number(labels: np.ndarray | None, groups: np.ndarray | None, samples: int | None) -> int:
+def _number(labels: Labels, groups: Groups, samples: int | None) -> int:
     """How many samples there are, which all that is given must agree on."""
-    known = {len(each) for each in (labels, groups) if each is not None} | ({samples} if samples is not None else set())
+    known = {len(part) for part in (labels, groups) if part is not None} | ({samples} if samples is not None else set())
     if len(known) != 1:
         raise DataError(
             f"labels, groups and the number of samples disagree ({sorted(known)}); give one label and group per sample"
@@ -145,15 +144,15 @@ def save_partition(path: str | Path, assignment: Assignment | Federation) -> Non
 
     >>> save_partition(getfixture("tmp_path") / "p.json", divide("iid", np.zeros(6), clients=2))
     """
-    given = assignment if isinstance(assignment, Assignment) else assignment.assignment()
+    dealt = assignment if isinstance(assignment, Assignment) else assignment.assignment()
     content = {
-        "name": given.partition.name,
-        "parameters": asdict(given.partition),
-        "partition": str(given.partition),
-        "seed": given.seed,
-        "samples": given.samples,
-        "hash": given.hash,
-        "indices": [index.tolist() for index in given.indices],
+        "name": dealt.partition.name,
+        "parameters": asdict(dealt.partition),
+        "partition": str(dealt.partition),
+        "seed": dealt.seed,
+        "samples": dealt.samples,
+        "hash": dealt.hash,
+        "indices": [index.tolist() for index in dealt.indices],
     }
     Path(path).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
@@ -169,15 +168,15 @@ def load_partition(path: str | Path) -> Assignment:
     try:
         content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         indices = tuple(np.array(index, dtype=np.int64) for index in content["indices"])
-        found = Assignment(partitions.build(content["partition"]), content["seed"], content["samples"], indices)
+        assignment = Assignment(partitions.build(content["partition"]), content["seed"], content["samples"], indices)
         expected = content["hash"]
     except FileNotFoundError as error:
         raise DataError(f"there is no partition file {str(path)!r}; write one with save_partition") from error
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise DataError(f"{str(path)!r} is no partition file, or damaged ({error}); write it anew") from error
-    if found.hash != expected:
+    if assignment.hash != expected:
         raise DataError(
-            f"the partition file {str(path)!r} is damaged: its content has the hash {found.hash}, not {expected};"
+            f"the partition file {str(path)!r} is damaged: its content has the hash {assignment.hash}, not {expected};"
             " write it anew"
         )
-    return found
+    return assignment

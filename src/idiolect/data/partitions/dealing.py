@@ -53,9 +53,9 @@ def redraw(rule: Partition, draw: Callable[[], Counts], n: int, clients: int, mi
             if smallest >= min_size:
                 return counts
             reached = max(reached, smallest)
-        found = f"in {TRIES} draws the smallest client never had more than {reached}"
+        reason = f"in {TRIES} draws the smallest client never had more than {reached}"
     else:
-        found = f"that would take {clients * min_size} samples"
+        reason = f"that would take {clients * min_size} samples"
     raise DataError(
-        f"{rule}: {n} samples cannot be dealt to {clients} clients with at least {min_size} each; {found}. {advice}"
+        f"{rule}: {n} samples cannot be dealt to {clients} clients with at least {min_size} each; {reason}. {advice}"
     )

@@ -10,11 +10,11 @@ import numpy as np
 from ...core.errors import DataError
 from ...core.options import option
 from ..splits import Indices
-from .base import Partition, partitions
+from .base import Groups, Labels, Partition, partitions
 from .dealing import Counts, deal, portion, redraw
 
 
-def _labels(rule: Partition, labels: np.ndarray | None) -> np.ndarray:
+def _labels(rule: Partition, labels: Labels) -> np.ndarray:
     if labels is None:
         raise DataError(f"{rule} deals by label, but the targets are not one class per sample; use iid or quantity")
     return labels
@@ -45,9 +45,7 @@ class Dirichlet(Partition):
     balanced: bool = option(False, help="form=spread: nothing more for clients that hold their even share")
     form: str = option("spread", choices=("spread", "mixture"), help="classes over clients, or labels within a client")
 
-    def assign(
-        self, labels: np.ndarray | None, n: int, clients: int, rng: np.random.Generator, groups: Any
-    ) -> list[Indices]:
+    def assign(self, labels: Labels, n: int, clients: int, rng: np.random.Generator, groups: Groups) -> list[Indices]:
         """Draw the numbers of samples until every client has enough, then deal."""
         labels = _labels(self, labels)
         sizes = np.unique(labels, return_counts=True)[1]
@@ -89,24 +87,22 @@ class Pathological(Partition):
 
     classes_per_client: int = option(2, min=1, help="classes of each client")
 
-    def assign(
-        self, labels: np.ndarray | None, n: int, clients: int, rng: np.random.Generator, groups: Any
-    ) -> list[Indices]:
+    def assign(self, labels: Labels, n: int, clients: int, rng: np.random.Generator, groups: Groups) -> list[Indices]:
         """Choose the classes of each client, then divide every class."""
         labels = _labels(self, labels)
         sizes = np.unique(labels, return_counts=True)[1]
-        own = self.classes_per_client
-        if own > len(sizes):
-            raise DataError(f"{self}: the data have {len(sizes)} classes, so a client cannot have {own} of them")
-        if own * clients < len(sizes):
+        wanted = self.classes_per_client
+        if wanted > len(sizes):
+            raise DataError(f"{self}: the data have {len(sizes)} classes, so a client cannot have {wanted} of them")
+        if wanted * clients < len(sizes):
             raise DataError(
-                f"{self}: {clients} clients with {own} classes each cannot hold all {len(sizes)} classes;"
-                f" use at least {-(-len(sizes) // own)} clients or more classes per client"
+                f"{self}: {clients} clients with {wanted} classes each cannot hold all {len(sizes)} classes;"
+                f" use at least {-(-len(sizes) // wanted)} clients or more classes per client"
             )
         holds = np.zeros((len(sizes), clients), dtype=np.int64)
         for client in range(clients):
             # The classes with the fewest holders first, ties broken at random.
-            chosen = np.lexsort((rng.random(len(sizes)), holds.sum(1)))[:own]
+            chosen = np.lexsort((rng.random(len(sizes)), holds.sum(1)))[:wanted]
             holds[chosen, client] = 1
         counts = np.stack([portion(int(size), row.astype(np.float64)) for size, row in zip(sizes, holds, strict=True)])
         return deal(labels, counts, rng)
@@ -121,9 +117,7 @@ class Shards(Partition):
 
     per_client: int = option(2, min=1, help="shards of each client")
 
-    def assign(
-        self, labels: np.ndarray | None, n: int, clients: int, rng: np.random.Generator, groups: Any
-    ) -> list[Indices]:
+    def assign(self, labels: Labels, n: int, clients: int, rng: np.random.Generator, groups: Groups) -> list[Indices]:
         """Sort, cut and deal."""
         labels = _labels(self, labels)
         if n < clients * self.per_client:

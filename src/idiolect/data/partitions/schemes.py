@@ -11,7 +11,7 @@ import numpy as np
 from ...core.errors import DataError
 from ...core.options import option
 from ..splits import Indices
-from .base import Partition, load_partition, partitions
+from .base import Groups, Labels, Partition, load_partition, partitions
 from .dealing import Counts, deal, portion, redraw
 from .shift import KINDS, Shift, shift_for
 
@@ -23,7 +23,7 @@ class Iid(Partition):
 
     summary: ClassVar[str] = "equal numbers of samples at random"
 
-    def assign(self, labels: Any, n: int, clients: int, rng: np.random.Generator, groups: Any) -> list[Indices]:
+    def assign(self, labels: Labels, n: int, clients: int, rng: np.random.Generator, groups: Groups) -> list[Indices]:
         """Shuffle and cut."""
         return [np.sort(part) for part in np.array_split(rng.permutation(n), clients)]
 
@@ -38,7 +38,7 @@ class Quantity(Partition):
     alpha: float = option(0.5, above=0.0, below=float("inf"), help="concentration; small values give unequal sizes")
     min_size: int = option(10, min=1, help="redraw until every client has this many samples")
 
-    def assign(self, labels: Any, n: int, clients: int, rng: np.random.Generator, groups: Any) -> list[Indices]:
+    def assign(self, labels: Labels, n: int, clients: int, rng: np.random.Generator, groups: Groups) -> list[Indices]:
         """Draw sizes until every client has enough, then deal."""
 
         def draw() -> Counts:
@@ -55,24 +55,22 @@ class Group(Partition):
 
     summary: ClassVar[str] = "one client per natural group (site, writer, subject)"
 
-    def how_many(self, groups: np.ndarray | None) -> int:
+    def how_many(self, groups: Groups) -> int:
         """The number of groups."""
-        return len(np.unique(_known(groups)))
+        return len(np.unique(_require_groups(groups)))
 
-    def assign(
-        self, labels: Any, n: int, clients: int, rng: np.random.Generator, groups: np.ndarray | None
-    ) -> list[Indices]:
+    def assign(self, labels: Any, n: int, clients: int, rng: np.random.Generator, groups: Groups) -> list[Indices]:
         """All samples of each chosen group."""
-        names, number = np.unique(_known(groups), return_inverse=True)
+        names, number = np.unique(_require_groups(groups), return_inverse=True)
         if clients > len(names):
             raise DataError(
                 f"{clients} clients were asked for, but the data have {len(names)} natural groups; ask for fewer"
             )
         chosen = np.sort(rng.choice(len(names), clients, replace=False))
-        return [np.flatnonzero(number == each) for each in chosen]
+        return [np.flatnonzero(number == group) for group in chosen]
 
 
-def _known(groups: np.ndarray | None) -> np.ndarray:
+def _require_groups(groups: Groups) -> np.ndarray:
     if groups is None:
         raise DataError("the data have no natural groups; choose another partition, such as dirichlet(alpha=0.1)")
     return groups
@@ -103,18 +101,11 @@ class Feature(Partition):
     def _base(self) -> Partition:
         return partitions.build(self.base)
 
-    def how_many(self, groups: np.ndarray | None) -> int | None:
+    def how_many(self, groups: Groups) -> int | None:
         """As the base says."""
         return self._base.how_many(groups)
 
-    def assign(
-        self,
-        labels: np.ndarray | None,
-        n: int,
-        clients: int,
-        rng: np.random.Generator,
-        groups: np.ndarray | None,
-    ) -> list[Indices]:
+    def assign(self, labels: Labels, n: int, clients: int, rng: np.random.Generator, groups: Groups) -> list[Indices]:
         """As the base deals."""
         return self._base.assign(labels, n, clients, rng, groups)
 
@@ -132,11 +123,11 @@ class File(Partition):
 
     path: str = option("partition.json", help="the file that save_partition wrote")
 
-    def how_many(self, groups: np.ndarray | None) -> int:
+    def how_many(self, groups: Groups) -> int:
         """The number of clients in the file."""
         return len(load_partition(self.path).indices)
 
-    def assign(self, labels: Any, n: int, clients: int, rng: np.random.Generator, groups: Any) -> list[Indices]:
+    def assign(self, labels: Labels, n: int, clients: int, rng: np.random.Generator, groups: Groups) -> list[Indices]:
         """The sample numbers in the file."""
         saved = load_partition(self.path)
         if saved.samples != n:

@@ -5,6 +5,7 @@ from .base import Pool, Source, sources
 from .cifar import Cifar10, Cifar100, TinyImagenet, TinyImagenet100
 from .digits import Digits
 from .digits5 import Digits5
+from .eeg import Eeg
 from .femnist import Femnist
 from .folders import Camelyon17, DomainNet, ImageFolder, OfficeCaltech
 from .huggingface import HuggingFace
@@ -23,6 +24,7 @@ __all__ = [
     "Digits",
     "Digits5",
     "DomainNet",
+    "Eeg",
     "EmnistBalanced",
     "EmnistByClass",
     "EmnistLetters",

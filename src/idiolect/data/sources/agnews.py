@@ -94,15 +94,15 @@ class AgNews(FileSource):
 
     def load(self) -> Pool:
         """The pool of tokens."""
-        kind, found = self.find(self.verify)
+        kind, paths = self.find(self.verify)
         labels: list[int] = []
         texts: list[str] = []
-        for file, path in found.items():
+        for file, path in paths.items():
             for label, text in self._rows(path, header=file == "train_subset.csv"):
                 labels.append(label)
                 texts.append(text)
         y = check_labels(self.name, np.array(labels), 4, start=1)
-        index = self.chosen(len(y))
+        index = self.choose_samples(len(y))
         words = [tokenise(texts[at]) for at in index]
         known = make_vocabulary(words, self.vocabulary)
         name = "ag-news-subset" if kind == "subset" else self.name

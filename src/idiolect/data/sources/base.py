@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -24,6 +24,16 @@ from ..splits import SHARES
 from .remotes import REMOTES
 
 CLIENTS = 20
+
+
+class Dealing(TypedDict, total=False):
+    """How data become clients, beside the partition; the arguments are those of `idiolect.data.load`."""
+
+    clients: int | None
+    split: Sequence[float] | None
+    seed: int
+    unseen: float
+    public: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +81,8 @@ class Pool:
         cut = max(1, round(share * len(order)))
         parts = (np.sort(order[cut:]), np.sort(order[:cut]))
         rest, shown = (
-            replace(self, x=self.x[each], y=self.y[each], groups=None if self.groups is None else self.groups[each])
-            for each in parts
+            replace(self, x=self.x[index], y=self.y[index], groups=None if self.groups is None else self.groups[index])
+            for index in parts
         )
         return rest, shown
 
@@ -90,9 +100,8 @@ class Pool:
         `public` is the share of the samples that everybody sees and no client holds."""
         if isinstance(public, float):
             rest, shown = self.apart(public, seed)
-            return rest.federation(
-                partition, clients=clients, split=split, seed=seed, unseen=unseen, public=(shown.x, shown.y)
-            )
+            shared = (shown.x, shown.y)
+            return rest.federation(partition, clients=clients, split=split, seed=seed, unseen=unseen, public=shared)
         usual = "group" if self.groups is not None else "iid" if self.classes is None else "dirichlet"
         rule = partitions.build(usual if partition is None else partition)
         return Federation.from_pool(
@@ -134,18 +143,9 @@ class Source(Options):
         """The data as one pool."""
         raise DataError(f"{self.name} comes as clients, not as one pool of data; take its federation")
 
-    def federation(
-        self,
-        partition: str | Partition | None = None,
-        *,
-        clients: int | None = None,
-        split: Sequence[float] | None = None,
-        seed: int = 0,
-        unseen: float = 0.0,
-        public: Any = None,
-    ) -> Federation:
-        """The data as clients; what is not given is the source's own choice."""
-        return self.load().federation(partition, clients=clients, split=split, seed=seed, unseen=unseen, public=public)
+    def federation(self, partition: str | Partition | None = None, **dealing: Unpack[Dealing]) -> Federation:
+        """The data as clients; what is left out is the source's own choice."""
+        return self.load().federation(partition, **dealing)
 
 
 sources: Registry[Source] = Registry("data source", Source)
@@ -182,16 +182,16 @@ class FileSource(Source):
         a `DataError` that says what to put where."""
         for kind, layout in self.layouts.items():
             if not layout.missing(self.path):
-                found = layout.paths(self.path)
+                paths = layout.paths(self.path)
                 for file, expected in self.checksums.items():
-                    if verify and file in found:
-                        check_sum(found[file], expected, content=True)
-                return kind, found
+                    if verify and file in paths:
+                        check_sum(paths[file], expected, content=True)
+                return kind, paths
         lacking = min((layout.missing(self.path) for layout in self.layouts.values()), key=len)
         unset = "" if self.path or data_root() else " IDIOLECT_DATA is not set."
         raise DataError(f"{self.name}: {', '.join(lacking)} not found.{unset} To use it, {self.where()}.")
 
-    def chosen(self, there: int) -> np.ndarray:
+    def choose_samples(self, there: int) -> np.ndarray:
         """The numbers of the samples to take, in order."""
         return choose(self.name, there, self.samples, self.seed)
 
@@ -210,7 +210,7 @@ class ImageSource(FileSource):
         self, images: Images, labels: np.ndarray, classes: int, groups: np.ndarray | None = None, name: str = ""
     ) -> Pool:
         """A pool of the chosen images and their labels."""
-        index = self.chosen(len(labels))
+        index = self.choose_samples(len(labels))
         x = to_inputs(images.take(index), self.normalise)
         y = torch.from_numpy(labels[index].astype(np.int64))
         return Pool(x, y, None if groups is None else groups[index], classes, name or self.name)

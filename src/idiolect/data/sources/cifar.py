@@ -38,8 +38,8 @@ class _Arrays(pickle.Unpickler):
 def read_batch(path: Path, label: str) -> tuple[Stored, np.ndarray]:
     """Images and labels of a file of CIFAR's Python version."""
     try:
-        held = _Arrays(io.BytesIO(read_bytes(path)), encoding="bytes").load()
-        data, labels = np.asarray(held[b"data"]), np.asarray(held[label.encode()])
+        content = _Arrays(io.BytesIO(read_bytes(path)), encoding="bytes").load()
+        data, labels = np.asarray(content[b"data"]), np.asarray(content[label.encode()])
     except (pickle.UnpicklingError, KeyError, TypeError, AttributeError, ImportError, IndexError, *BROKEN) as error:
         raise unreadable(path, error) from error
     if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072 or len(data) != len(labels):
@@ -59,12 +59,12 @@ class Cifar(ImageSource):
 
     def load(self) -> Pool:
         """The pool, scaled to [0, 1]."""
-        kind, found = self.find(self.verify)
+        kind, paths = self.find(self.verify)
         if kind == "jpeg":
-            (path,) = found.values()
+            (path,) = paths.values()
             parts: list[Any] = [packed_images(path, f"{part}_", "jpeg") for part in ("train", "test")]
         else:
-            parts = [read_batch(path, self.label) for path in found.values()]
+            parts = [read_batch(path, self.label) for path in paths.values()]
         labels = check_labels(self.name, np.concatenate([part[1] for part in parts]), self.classes)
         name = f"{self.name}-jpeg" if kind == "jpeg" else self.name
         return self.image_pool(Joined([part[0] for part in parts]), labels, self.classes, name=name)
@@ -132,8 +132,8 @@ class TinyImagenet(ImageSource):
 
     def load(self) -> Pool:
         """The pool, scaled to [0, 1]."""
-        _, found = self.find()
-        (root,) = found.values()
+        _, paths = self.find()
+        (root,) = paths.values()
         known = {name: at for at, name in enumerate(read_text(root / "wnids.txt").split())}
         files = [
             (path, name)
@@ -165,8 +165,8 @@ class TinyImagenet100(ImageSource):
 
     def load(self) -> Pool:
         """The pool, scaled to [0, 1]."""
-        _, found = self.find()
-        (path,) = found.values()
+        _, paths = self.find()
+        (path,) = paths.values()
         parts = [packed_images(path, f"{part}_") for part in ("train", "test")]
         labels = check_labels(path, np.concatenate([part[1] for part in parts]), 100)
         return self.image_pool(Joined([part[0] for part in parts]), labels, 100)

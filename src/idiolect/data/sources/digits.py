@@ -27,6 +27,6 @@ class Digits(Source):
         """The pool, scaled to [0, 1]."""
         from sklearn.datasets import load_digits  # which takes long to import
 
-        found = load_digits()
-        x = torch.from_numpy(found.images).float().div(16).unsqueeze(1)
-        return Pool(x, torch.from_numpy(found.target).long(), None, 10, "digits")
+        digits = load_digits()
+        x = torch.from_numpy(digits.images).float().div(16).unsqueeze(1)
+        return Pool(x, torch.from_numpy(digits.target).long(), None, 10, "digits")

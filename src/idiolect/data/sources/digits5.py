@@ -25,23 +25,23 @@ def _join(parts: list[Part]) -> Part:
     return Joined([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])
 
 
-def _idx(found: Found) -> Part:
-    files = list(found)
-    return _join([read_pair(dict(found), tuple(files[at : at + 2])) for at in (0, 2)])
+def _idx(paths: Found) -> Part:
+    files = list(paths)
+    return _join([read_pair(dict(paths), tuple(files[at : at + 2])) for at in (0, 2)])
 
 
-def _webp(found: Found) -> Part:
-    (path,) = found.values()
+def _webp(paths: Found) -> Part:
+    (path,) = paths.values()
     parts = [packed_images(path, f"{part}_") for part in ("train", "test")]
     return _join([(images, check_labels(path, labels, 10)) for images, labels in parts])
 
 
-def _mat(found: Found) -> Part:
+def _mat(paths: Found) -> Part:
     """SVHN's format 2: X [height, width, channels, n] and y, in which 10 stands for 0."""
     parts: list[Part] = []
-    for path in found.values():
-        held = read_mat(path, ["X", "y"])
-        images, labels = held["X"], held["y"].reshape(-1).astype(np.int64)
+    for path in paths.values():
+        arrays = read_mat(path, ["X", "y"])
+        images, labels = arrays["X"], arrays["y"].reshape(-1).astype(np.int64)
         if images.ndim != 4 or images.shape[3] != len(labels):
             raise DataError(
                 f"{path}: images of shape {list(images.shape)} do not fit {len(labels)} labels; fetch it again"
@@ -51,7 +51,7 @@ def _mat(found: Found) -> Part:
     return _join(parts)
 
 
-def _usps_h5(found: Found) -> Part:
+def _usps_h5(paths: Found) -> Part:
     """Groups train and test with data [n, 256] in [0, 1] and target."""
     try:
         import h5py
@@ -59,19 +59,19 @@ def _usps_h5(found: Found) -> Part:
         raise MissingExtraError(
             "usps.h5 needs h5py: pip install idiolect[hdf5]; or use usps.bz2 and usps.t.bz2"
         ) from error
-    (path,) = found.values()
+    (path,) = paths.values()
     try:
-        with h5py.File(path, "r") as held:
-            parts = [(held[part]["data"][:], held[part]["target"][:]) for part in ("train", "test")]
+        with h5py.File(path, "r") as content:
+            parts = [(content[part]["data"][:], content[part]["target"][:]) for part in ("train", "test")]
     except (KeyError, *BROKEN) as error:
         raise unreadable(path, error) from error
     return _join([(_grey(path, data), check_labels(path, labels, 10)) for data, labels in parts])
 
 
-def _usps_libsvm(found: Found) -> Part:
+def _usps_libsvm(paths: Found) -> Part:
     """Lines "label 1:value ... 256:value" with labels from 1 on and values in [-1, 1]."""
     parts: list[Part] = []
-    for path in found.values():
+    for path in paths.values():
         try:
             rows = [line.split() for line in read_bytes(path).decode("ascii").splitlines() if line.strip()]
             labels = np.array([int(float(row[0])) for row in rows])
@@ -88,9 +88,9 @@ def _grey(path: Path, data: np.ndarray) -> Stored:
     return Stored((data.clip(0, 1) * 255).round().astype(np.uint8).reshape(-1, 16, 16))
 
 
-def _mnistm(found: Found) -> Part:
+def _mnistm(paths: Found) -> Part:
     """A folder of PNG files per part, and a list of lines "file label"."""
-    (root,) = found.values()
+    (root,) = paths.values()
     parts: list[Part] = []
     for part in ("train", "test"):
         lines = [line.split() for line in read_text(root / f"mnist_m_{part}_labels.txt").splitlines() if line.strip()]
@@ -138,11 +138,11 @@ class Digits5(ImageSource):
     verify: bool = option(True, help="compare MNIST's and SVHN's files with the publishers' checksums")
 
     def _readers(self, domain: str) -> list[tuple[Layout, Callable[[Found], Part]]]:
-        return [each for each in DOMAINS[domain] if not each[0].missing(self.path)]
+        return [reader for reader in DOMAINS[domain] if not reader[0].missing(self.path)]
 
     def where(self) -> str:
         """Which files to put where."""
-        ways = {name: " or ".join(layout.where(self.path) for layout, _ in found) for name, found in DOMAINS.items()}
+        ways = {name: " or ".join(layout.where(self.path) for layout, _ in known) for name, known in DOMAINS.items()}
         fetched = [f"{way} (all but mnistm and synth)" for way in self.fetching()]
         return "; ".join([*fetched, *(f"{name}: {way}" for name, way in ways.items())])
 
@@ -159,14 +159,14 @@ class Digits5(ImageSource):
         taken, labels = [], []
         for domain in wanted:
             layout, read = self._readers(domain)[0]
-            found = layout.paths(self.path)
-            for file, path in found.items():
+            paths = layout.paths(self.path)
+            for file, path in paths.items():
                 if self.verify and file in self.checksums:
                     check_sum(path, self.checksums[file], content=True)
-            images, own = read(found)
-            index = choose(f"digits5, {domain}", len(own), self.per_domain, self.seed)
+            images, domain_labels = read(paths)
+            index = choose(f"digits5, {domain}", len(domain_labels), self.per_domain, self.seed)
             pixels = Joined([images], self.side).take(index)
             taken.append(Stored(np.repeat(pixels, 3 // pixels.shape[1], axis=1)))
-            labels.append(own[index])
-        groups = np.repeat(np.array(wanted), [len(each) for each in labels])
+            labels.append(domain_labels[index])
+        groups = np.repeat(np.array(wanted), [len(domain_labels) for domain_labels in labels])
         return self.image_pool(Joined(taken), np.concatenate(labels), 10, groups)

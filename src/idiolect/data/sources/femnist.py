@@ -35,9 +35,9 @@ def read_leaf(paths: Sequence[Path]) -> Iterator[tuple[str, list[Any], list[Any]
     """
     for path in paths:
         try:
-            held = json.loads(read_text(path))
-            users, data = list(held["users"]), dict(held["user_data"])
-            for user, count in zip(users, held.get("num_samples", [None] * len(users)), strict=True):
+            content = json.loads(read_text(path))
+            users, data = list(content["users"]), dict(content["user_data"])
+            for user, count in zip(users, content.get("num_samples", [None] * len(users)), strict=True):
                 x, y = data[user]["x"], data[user]["y"]
                 if len(x) != len(y) or count not in (None, len(y)):
                     raise DataError(
@@ -66,8 +66,8 @@ class Femnist(FileSource):
 
     def load(self) -> Pool:
         """The pool, with the writers as groups."""
-        _, found = self.find()
-        files = leaf_files(found["femnist/"])
+        _, paths = self.find()
+        files = leaf_files(paths["femnist/"])
         images, labels, writers = [], [], []
         for user, x, y in read_leaf(files):
             try:
@@ -77,15 +77,15 @@ class Femnist(FileSource):
             labels.append(np.asarray(y))
             writers += [user] * len(y)
         if not writers:
-            raise DataError(f"femnist: {found['femnist/']} holds no LEAF files; {self.where()}")
+            raise DataError(f"femnist: {paths['femnist/']} holds no LEAF files; {self.where()}")
         numbered = check_labels("femnist", np.concatenate(labels), 62)
         groups = np.array(writers)
-        kept = in_groups(self.name, "writers", groups, self.writers, self.seed)
-        kept = kept[self.chosen(len(kept))]
+        index = in_groups(self.name, "writers", groups, self.writers, self.seed)
+        index = index[self.choose_samples(len(index))]
         return Pool(
-            torch.from_numpy(np.concatenate(images)[kept]),
-            torch.from_numpy(numbered[kept]),
-            groups[kept],
+            torch.from_numpy(np.concatenate(images)[index]),
+            torch.from_numpy(numbered[index]),
+            groups[index],
             62,
             self.name,
         )

@@ -13,8 +13,8 @@ import torch
 from ...core.errors import DataError
 from ...core.options import option
 from ..formats.files import Layout
-from ..formats.images import NONE, Joined, Listed, is_image, resized, to_inputs
-from ..formats.packed import check_labels, check_rank, named, packed_images, read_mat, read_npz
+from ..formats.images import NONE, Joined, Listed, is_image, resize, to_inputs
+from ..formats.packed import check_labels, check_rank, name_groups, packed_images, read_mat, read_npz
 from .base import ImageSource, Pool, Source, choose, sources
 from .tables import read_table
 
@@ -25,13 +25,13 @@ def scan(
     root: Path, sites: Sequence[str] | None = None, kinds: Sequence[str] | None = None
 ) -> tuple[list[Path], np.ndarray, np.ndarray, list[str]]:
     """The image files under root/site/class, their labels and sites, and the names of the classes in order."""
-    found = sites or _folders(root)
-    if not found:
+    present = sites or _folders(root)
+    if not present:
         raise DataError(f"{root} has no folders; it must hold a folder per site, and each of these one per class")
-    classes = list(kinds or sorted({kind for site in found for kind in _folders(root / site)}))
+    classes = list(kinds or sorted({kind for site in present for kind in _folders(root / site)}))
     files = [
         (path, classes.index(kind), site)
-        for site in found
+        for site in present
         for kind in _folders(root / site)
         if kind in classes
         for path in sorted((root / site / kind).iterdir())
@@ -39,7 +39,7 @@ def scan(
     ]
     if not files:
         raise DataError(f"{root} holds no images; put them at site/class/name.png, a folder per site and per class")
-    empty = set(found) - {site for _, _, site in files}
+    empty = set(present) - {site for _, _, site in files}
     if empty:
         raise DataError(f"{root / min(empty)} holds no images in folders of classes; leave it out or fill it")
     return [p for p, _, _ in files], np.array([y for _, y, _ in files]), np.array([s for _, _, s in files]), classes
@@ -100,10 +100,10 @@ class Sites(ImageSource):
         None, min=8, help="pixels to which images are brought; none is 256, or the compact file's"
     )
 
-    def from_folders(self, found: Mapping[str, Path]) -> Pool:
+    def from_folders(self, folders: Mapping[str, Path]) -> Pool:
         """The pool from root/site/class."""
-        root = next(iter(found.values())).parent
-        paths, labels, sites, classes = scan(root, [path.name for path in found.values()], self.kinds or None)
+        root = next(iter(folders.values())).parent
+        paths, labels, sites, classes = scan(root, [path.name for path in folders.values()], self.kinds or None)
         return self.image_pool(Listed(paths, self.side or 256), labels, len(classes), sites)
 
 
@@ -132,31 +132,33 @@ class OfficeCaltech(Sites):
         """The pool, with the domains as groups."""
         if self.features == "surf":
             return self._surf()
-        kind, found = self.find()
+        kind, paths = self.find()
         if kind != "jpeg":
-            return self.from_folders(found)
-        (path,) = found.values()
+            return self.from_folders(paths)
+        (path,) = paths.values()
         images, labels = packed_images(path, "")
-        held = read_npz(path, ["domain", "domains"])
-        groups = named(path, held["domains"], held["domain"], len(images))
+        arrays = read_npz(path, ["domain", "domains"])
+        groups = name_groups(path, arrays["domains"], arrays["domain"], len(images))
         return self.image_pool(Joined([images], self.side), check_labels(path, labels, 10), 10, groups)
 
     def _surf(self) -> Pool:
         layout = Layout("office_caltech10_surf", tuple(f"{site}.mat" for site in self.sites))
         if lacking := layout.missing(self.path):
             raise DataError(f"{self.name}: {', '.join(lacking)} not found. To use it, {layout.where(self.path)}.")
-        held = {}
+        tables = {}
         for site, path in zip(self.sites, layout.paths(self.path).values(), strict=True):
-            held[site] = read_mat(path, ["fts", "labels"])
-            check_rank(path, "the features", held[site]["fts"], 2)
-            if held[site]["fts"].shape != (held[site]["labels"].size, 800):
+            tables[site] = read_mat(path, ["fts", "labels"])
+            check_rank(path, "the features", tables[site]["fts"], 2)
+            if tables[site]["fts"].shape != (tables[site]["labels"].size, 800):
                 raise DataError(f"{path} must have 800 features and a label per image; it is another file")
-        counts = np.concatenate([each["fts"] for each in held.values()]).astype(np.float32)
+        counts = np.concatenate([table["fts"] for table in tables.values()]).astype(np.float32)
         # Images have different numbers of features: counts are divided by their mean over the image's 800 kinds.
         x = torch.from_numpy(counts / np.maximum(1 / 800, counts.mean(1, keepdims=True)))
-        labels = check_labels(self.name, np.concatenate([each["labels"].reshape(-1) for each in held.values()]), 10, 1)
-        groups = np.repeat(np.array(self.sites), [len(each["fts"]) for each in held.values()])
-        index = self.chosen(len(labels))
+        labels = check_labels(
+            self.name, np.concatenate([table["labels"].reshape(-1) for table in tables.values()]), 10, 1
+        )
+        groups = np.repeat(np.array(self.sites), [len(table["fts"]) for table in tables.values()])
+        index = self.choose_samples(len(labels))
         return Pool(x[index], torch.from_numpy(labels[index]), groups[index], 10, f"{self.name}-surf")
 
 
@@ -182,8 +184,8 @@ class DomainNet(Sites):
 
     def load(self) -> Pool:
         """The pool, with the styles as groups."""
-        _, found = self.find()
-        return self.from_folders(found)
+        _, folders = self.find()
+        return self.from_folders(folders)
 
 
 @sources.register("camelyon17")
@@ -207,17 +209,17 @@ class Camelyon17(ImageSource):
 
     def load(self) -> Pool:
         """The pool, with the hospitals as groups."""
-        _, found = self.find()
+        _, files = self.find()
         columns = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
-        table = read_table(found["metadata.csv"], columns)
-        index = self.chosen(len(table))
+        table = read_table(files["metadata.csv"], columns)
+        index = self.choose_samples(len(table))
         part = table[index]
         paths = []
         for patient, node, x, y in part.select(columns[:4]).iter_rows():
             place = f"patient_{int(patient):03d}_node_{int(node)}"
-            paths.append(found["patches/"] / place / f"patch_{place}_x_{int(x)}_y_{int(y)}.png")
+            paths.append(files["patches/"] / place / f"patch_{place}_x_{int(x)}_y_{int(y)}.png")
         labels = part["tumor"].to_numpy().astype(np.int64)
         if len(labels) and not np.isin(labels, (0, 1)).all():
-            raise DataError(f"{found['metadata.csv']}: the column tumor must be 0 or 1; fetch it again")
-        inputs = to_inputs(resized(Listed(paths).take(np.arange(len(paths))), self.side), self.normalise)
+            raise DataError(f"{files['metadata.csv']}: the column tumor must be 0 or 1; fetch it again")
+        inputs = to_inputs(resize(Listed(paths).take(np.arange(len(paths))), self.side), self.normalise)
         return Pool(inputs, torch.from_numpy(labels), part["center"].to_numpy(), 2, self.name)

@@ -93,15 +93,17 @@ class HuggingFace(Source):
         datasets = library()
         if self.path is None:
             raise DataError(f"hf: no name; {self.where()}")
+        if self.path.endswith(".py"):
+            raise DataError(f"hf: {self.path} is a script, which would be run; {self.where()}")
         try:
             if online:
                 return datasets.load_dataset(self.path, self.config, split=self.part)
             with offline(datasets):
                 if Path(self.path).is_dir():
-                    held = datasets.load_from_disk(self.path)
-                    if not hasattr(held, "keys"):
-                        return held
-                    return datasets.concatenate_datasets([held[part.strip()] for part in self.part.split("+")])
+                    dataset = datasets.load_from_disk(self.path)
+                    if not hasattr(dataset, "keys"):
+                        return dataset
+                    return datasets.concatenate_datasets([dataset[part.strip()] for part in self.part.split("+")])
                 return datasets.load_dataset(self.path, self.config, split=self.part)
         except Exception as error:
             raise DataError(f"hf: {self.path} cannot be loaded ({error}); {self.where()}") from error
@@ -133,22 +135,22 @@ def _inputs(values: list[Any], length: int) -> tuple[torch.Tensor, int | None]:
         known = make_vocabulary(words)
         return encode(words, known, length), len(known) + 2
     pictures = hasattr(values[0], "convert")
-    mode = "L" if pictures and all(each.mode in ("1", "L") for each in values) else "RGB"
+    mode = "L" if pictures and all(value.mode in ("1", "L") for value in values) else "RGB"
     try:
-        held = np.stack([np.asarray(each.convert(mode) if pictures else each) for each in values])
+        array = np.stack([np.asarray(value.convert(mode) if pictures else value) for value in values])
     except ValueError as error:
         raise DataError("hf: the inputs differ in size; bring them to one shape first") from error
     if pictures:
-        return to_inputs(held[:, None] if mode == "L" else held.transpose(0, 3, 1, 2).copy()), None
-    return torch.from_numpy(held.astype(np.float32)), None
+        return to_inputs(array[:, None] if mode == "L" else array.transpose(0, 3, 1, 2).copy()), None
+    return torch.from_numpy(array.astype(np.float32)), None
 
 
 def _targets(values: list[Any], classes: int | None) -> tuple[torch.Tensor, int | None]:
     """Targets and the number of classes: as the data set says, else as many as there are."""
-    held = np.asarray(values)
-    if held.dtype.kind == "f":
-        return torch.from_numpy(held.astype(np.float32)), None
-    if held.dtype.kind in "iub":
-        return torch.from_numpy(held.astype(np.int64)), classes or int(held.max()) + 1
-    known, numbered = np.unique(held, return_inverse=True)
+    array = np.asarray(values)
+    if array.dtype.kind == "f":
+        return torch.from_numpy(array.astype(np.float32)), None
+    if array.dtype.kind in "iub":
+        return torch.from_numpy(array.astype(np.int64)), classes or int(array.max()) + 1
+    known, numbered = np.unique(array, return_inverse=True)
     return torch.from_numpy(numbered.astype(np.int64)), len(known)

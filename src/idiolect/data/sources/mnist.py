@@ -30,10 +30,10 @@ _WRITER, _CLASS = 2, 0
 
 
 def read_pair(
-    found: dict[str, Path], files: tuple[str, ...], classes: int = 10, start: int = 0
+    paths: dict[str, Path], files: tuple[str, ...], classes: int = 10, start: int = 0
 ) -> tuple[Stored, np.ndarray]:
     """Images and labels from 0 on, checked against each other."""
-    images, labels = read_idx(found[files[0]], dimensions=3), read_idx(found[files[1]], dimensions=1)
+    images, labels = read_idx(paths[files[0]], dimensions=3), read_idx(paths[files[1]], dimensions=1)
     if len(images) != len(labels):
         raise DataError(f"{files[0]} has {len(images)} images, but {files[1]} {len(labels)} labels; fetch both again")
     return Stored(images), check_labels(files[1], labels, classes, start)
@@ -55,8 +55,8 @@ class Mnist(ImageSource):
 
     def load(self) -> Pool:
         """The pool, scaled to [0, 1]."""
-        _, found = self.find(self.verify)
-        parts = [read_pair(found, files) for files in (_TRAIN, _TEST)]
+        _, paths = self.find(self.verify)
+        parts = [read_pair(paths, files) for files in (_TRAIN, _TEST)]
         return self.image_pool(Joined([part[0] for part in parts]), np.concatenate([part[1] for part in parts]), 10)
 
 
@@ -95,13 +95,13 @@ class MnistWriters(ImageSource):
 
     def load(self) -> Pool:
         """The pool, scaled to [0, 1], with the writers as groups."""
-        _, found = self.find(self.verify)
-        images, labels = read_pair(found, _TRAIN)
-        table = read_idx(found[_WRITERS], dimensions=2)
+        _, paths = self.find(self.verify)
+        images, labels = read_pair(paths, _TRAIN)
+        table = read_idx(paths[_WRITERS], dimensions=2)
         if table.shape[1] <= _WRITER or not np.array_equal(table[:, _CLASS], labels):
             raise DataError(f"{_WRITERS} does not describe the samples of {_TRAIN[1]}; fetch both again")
-        kept = in_groups(self.name, "writers", table[:, _WRITER], self.writers, self.seed)
-        return self.image_pool(Stored(images.array[kept]), labels[kept], 10, table[kept, _WRITER])
+        index = in_groups(self.name, "writers", table[:, _WRITER], self.writers, self.seed)
+        return self.image_pool(Stored(images.array[index]), labels[index], 10, table[index, _WRITER])
 
 
 def in_groups(name: str, kind: str, groups: np.ndarray, wanted: int | None, seed: int) -> np.ndarray:
@@ -131,9 +131,9 @@ class Emnist(ImageSource):
 
     def load(self) -> Pool:
         """The pool, scaled to [0, 1]."""
-        _, found = self.find()
-        files = list(found)
-        parts = [read_pair(found, tuple(files[at : at + 2]), self.classes, self.start) for at in (0, 2)]
+        _, paths = self.find()
+        files = list(paths)
+        parts = [read_pair(paths, tuple(files[at : at + 2]), self.classes, self.start) for at in (0, 2)]
         upright = [Stored(images.array.transpose(0, 2, 1)) for images, _ in parts]
         return self.image_pool(Joined(upright), np.concatenate([labels for _, labels in parts]), self.classes)
 

@@ -13,7 +13,7 @@ from ...core.errors import DataError
 from ...core.options import option
 from ..formats.files import Layout, data_root
 from ..formats.images import Images, Joined, Listed, Packed, Stored, is_image, to_inputs
-from ..formats.packed import check_offsets, check_rank, named, read_npz
+from ..formats.packed import check_offsets, check_rank, name_groups, read_npz
 from .base import ImageSource, Pool, sources
 
 
@@ -42,8 +42,8 @@ class Retina(ImageSource):
 
     def where(self) -> str:
         """Which files to put where."""
-        own = self.path or "$IDIOLECT_DATA/retina"
-        files = f"{own}/site/images/name.png and {own}/site/masks/name.png"
+        root = self.path or "$IDIOLECT_DATA/retina"
+        files = f"{root}/site/images/name.png and {root}/site/masks/name.png"
         return f"put {files} for each site; or {self.compact.where(self.path)}"
 
     def available(self) -> bool:
@@ -55,33 +55,33 @@ class Retina(ImageSource):
         if not self.available():
             raise DataError(f"{self.name}: no images found. To use it, {self.where()}.")
         images, masks, sites = self._folders(self._root) if self._root else self._compact()
-        index = self.chosen(len(sites))
+        index = self.choose_samples(len(sites))
         x = to_inputs(images.take(index), self.normalise)
         y = torch.from_numpy(masks.take(index)[:, 0] >= 255 * self.threshold).long()
         return Pool(x, y, sites[index], 2, self.name)
 
     def _compact(self) -> tuple[Images, Images, np.ndarray]:
         (path,) = self.compact.paths(self.path).values()
-        held = read_npz(path, ["img", "offset", "vessel", "site", "sites"])
-        check_offsets(path, held["img"], held["offset"])
-        images = Packed(held["img"], held["offset"].astype(np.int64), str(path))
-        check_rank(path, "the masks", held["vessel"], 3, "u")
-        if len(held["vessel"]) != len(images):
-            raise DataError(f"{path}: {len(images)} images but {len(held['vessel'])} masks; fetch it again")
-        masks = Joined([Stored(held["vessel"])], self.side)
-        return Joined([images], self.side), masks, named(path, held["sites"], held["site"], len(images))
+        arrays = read_npz(path, ["img", "offset", "vessel", "site", "sites"])
+        check_offsets(path, arrays["img"], arrays["offset"])
+        images = Packed(arrays["img"], arrays["offset"].astype(np.int64), str(path))
+        check_rank(path, "the masks", arrays["vessel"], 3, "u")
+        if len(arrays["vessel"]) != len(images):
+            raise DataError(f"{path}: {len(images)} images but {len(arrays['vessel'])} masks; fetch it again")
+        masks = Joined([Stored(arrays["vessel"])], self.side)
+        return Joined([images], self.side), masks, name_groups(path, arrays["sites"], arrays["site"], len(images))
 
     def _folders(self, root: Path) -> tuple[Images, Images, np.ndarray]:
         images, masks, sites = [], [], []
-        for folder in sorted(each.parent for each in root.glob("*/masks")):
+        for folder in sorted(mask_folder.parent for mask_folder in root.glob("*/masks")):
             known = {path.stem: path for path in sorted((folder / "masks").iterdir()) if is_image(path)}
-            own = [path for path in sorted((folder / "images").glob("*")) if is_image(path)]
-            for path in own:
+            site_images = [path for path in sorted((folder / "images").glob("*")) if is_image(path)]
+            for path in site_images:
                 if path.stem not in known:
                     raise DataError(f"{path} has no mask; put one at {folder / 'masks' / path.name}, or leave it out")
-            images += own
-            masks += [known[path.stem] for path in own]
-            sites += [folder.name] * len(own)
+            images += site_images
+            masks += [known[path.stem] for path in site_images]
+            sites += [folder.name] * len(site_images)
         if not images:
             raise DataError(f"{root} has masks, but no images beside them; {self.where()}")
         side = self.side or 256

@@ -39,7 +39,7 @@ def letters(text: str) -> np.ndarray:
     ["'", 't', 'i', 's', ' ', 'e']
     """
     plain = unicodedata.normalize("NFKD", text.translate(_PLAIN))
-    raw = "".join(each for each in plain if not unicodedata.combining(each)).encode("ascii", "replace")
+    raw = "".join(letter for letter in plain if not unicodedata.combining(letter)).encode("ascii", "replace")
     return _NUMBER[np.frombuffer(raw.replace(b"\x00", b" "), np.uint8)]
 
 
@@ -48,8 +48,8 @@ def _roles_jsonl(path: Path) -> Speeches:
     roles: Speeches = {}
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         try:
-            held = json.loads(line)
-            roles[str(held["client"])] = [str(each) for each in held["lines"]]
+            record = json.loads(line)
+            roles[str(record["client"])] = [str(speech) for speech in record["lines"]]
         except (KeyError, TypeError, ValueError) as error:
             raise unreadable(path, f"line {number}: {type(error).__name__} {error}") from error
     return roles
@@ -60,10 +60,10 @@ def _roles_xml(path: Path) -> Speeches:
     roles: Speeches = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            for name in sorted(each for each in archive.namelist() if each.endswith(".xml")):
+            for name in sorted(member for member in archive.namelist() if member.endswith(".xml")):
                 for speech in ElementTree.fromstring(archive.read(name)).iter("SPEECH"):
-                    speakers = [each.text or "" for each in speech.iter("SPEAKER")]
-                    text = "\n".join("".join(each.itertext()) for each in speech.iter("LINE"))
+                    speakers = [speaker.text or "" for speaker in speech.iter("SPEAKER")]
+                    text = "\n".join("".join(line.itertext()) for line in speech.iter("LINE"))
                     if len(speakers) == 1:
                         roles.setdefault(f"{Path(name).stem}/{speakers[0]}", []).append(text)
     except (zipfile.BadZipFile, ElementTree.ParseError, LookupError, RuntimeError, *BROKEN) as error:
@@ -122,8 +122,8 @@ class Shakespeare(FileSource):
 
     def load(self) -> Pool:
         """The pool of characters, with the roles as groups."""
-        kind, found = self.find()
-        (path,) = found.values()
+        kind, paths = self.find()
+        (path,) = paths.values()
         pairs = self._leaf(path) if kind == "leaf" else self._plays(_READERS[kind](path))
         roles = {role: pair for role, pair in pairs if len(pair[1]) >= self.min_samples}
         if self.roles is not None:
@@ -133,14 +133,14 @@ class Shakespeare(FileSource):
                     " samples; ask for fewer"
                 )
             names = sorted(roles)
-            kept = generator(self.seed, "subset").choice(len(names), self.roles, replace=False)
-            roles = {names[at]: roles[names[at]] for at in sorted(kept)}
+            chosen = generator(self.seed, "subset").choice(len(names), self.roles, replace=False)
+            roles = {names[at]: roles[names[at]] for at in sorted(chosen)}
         if not roles:
             raise DataError(f"shakespeare: no role in {path} has {self.min_samples} samples; lower min_samples")
         parts = [self._part(x, y) for x, y in roles.values()]
         x, y = (torch.cat([part[place] for part in parts]) for place in (0, 1))
         groups = np.repeat(np.array(list(roles)), [len(part[1]) for part in parts])
-        index = self.chosen(len(y))
+        index = self.choose_samples(len(y))
         return Pool(x[index], y[index], groups[index], len(ALPHABET), self.name, words=len(ALPHABET))
 
     def _part(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,13 +159,13 @@ class Shakespeare(FileSource):
     def _leaf(self, folder: Path) -> Iterable[tuple[str, tuple[Tensor, Tensor]]]:
         if self.every:
             raise DataError("shakespeare: LEAF's files have one target per window; choose every=false")
-        held: dict[str, tuple[list[str], list[str]]] = {}
+        windows: dict[str, tuple[list[str], list[str]]] = {}
         for user, x, y in read_leaf(leaf_files(folder)):
-            before = held.setdefault(user, ([], []))
+            before = windows.setdefault(user, ([], []))
             before[0].extend(x)
             before[1].extend(y)
-        for user, (texts, nexts) in held.items():
+        for user, (texts, nexts) in windows.items():
             rows = [letters(text) for text in texts]
-            if len({len(row) for row in rows}) > 1 or any(len(each) != 1 for each in nexts):
+            if len({len(row) for row in rows}) > 1 or any(len(following) != 1 for following in nexts):
                 raise DataError(f"shakespeare: the windows of {user!r} differ in length, or a target is no character")
             yield user, (torch.from_numpy(np.stack(rows)), torch.from_numpy(letters("".join(nexts))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from ..federation import Federation
 from ..partitions.base import Partition, partitions
 from ..partitions.schemes import Group
 from ..splits import SHARES, check_seed
-from .base import Source, sources
+from .base import Dealing, Source, sources
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +88,9 @@ def fedfac_simulation(
     for position in range(clients):
         rng = generator(seed, "simulation client", position)
         mean = rng.standard_normal(own_inputs)
-        own = rng.uniform(-0.1, 0.1, (own_units, features))
-        own[:, :own_inputs] = mean + rng.standard_normal((own_units, own_inputs))
-        weight = np.concatenate([own, common])
+        personal = rng.uniform(-0.1, 0.1, (own_units, features))
+        personal[:, :own_inputs] = mean + rng.standard_normal((own_units, own_inputs))
+        weight = np.concatenate([personal, common])
         parts = {}
         for which, size in (("train", train), ("test", test), ("val", val)):
             x = rng.standard_normal((size, features))
@@ -155,7 +155,7 @@ def fedlag_rectangles(
     rng = generator(check_seed(seed), "rectangles")
     drawn = [_rectangle(rng, points, noise, *place) for place in _RECTANGLES]
     if iid:
-        x, y = (np.concatenate([each[place] for each in drawn]) for place in (0, 1))
+        x, y = (np.concatenate([client[place] for client in drawn]) for place in (0, 1))
         drawn = [(x[part], y[part]) for part in np.array_split(rng.permutation(len(x)), len(drawn))]
     return Federation.from_clients(
         drawn, split=split, seed=seed, name="rectangles", classes=2, unseen=unseen, public=public
@@ -173,20 +173,32 @@ def _rectangle(
     return np.stack([across, up], axis=1).astype(np.float32), label
 
 
-def _refuse(name: str, partition: str | Partition | None) -> None:
-    if partition is not None and not isinstance(partitions.build(partition), Group):
-        raise DataError(
-            f"{name} comes as clients, so the partition {partition} cannot deal it anew; leave the partition out"
-        )
+@dataclass(frozen=True)
+class Simulation(Source):
+    """A source whose clients are generated, so that there is nothing to partition."""
+
+    licence: ClassVar[str] = "generated"
+
+    def federation(self, partition: str | Partition | None = None, **dealing: Unpack[Dealing]) -> Federation:
+        """The generated clients."""
+        if partition is not None and not isinstance(partitions.build(partition), Group):
+            raise DataError(
+                f"{self.name} comes as clients, so the partition {partition} cannot deal it anew;"
+                " leave the partition out"
+            )
+        return self.simulate(**dealing)
+
+    def simulate(self, clients: int | None = None, split: Sequence[float] | None = None, **dealing: Any) -> Federation:
+        """Generate the clients."""
+        raise NotImplementedError
 
 
 @sources.register("fedfac-simulation")
 @dataclass(frozen=True)
-class FedFacSimulation(Source):
+class FedFacSimulation(Simulation):
     """FedFac's recovery study as a data source; `fedfac_simulation` also returns the truth."""
 
     title: ClassVar[str] = "FedFac's simulation: a network with shared and personal hidden units"
-    licence: ClassVar[str] = "generated"
     size: ClassVar[str] = "200 + 100 + 100 samples per client, 100 features, 2 classes"
     groups: ClassVar[str] = "simulated clients (100 by default)"
     papers: ClassVar[str] = "FedFac, section 4.3"
@@ -196,42 +208,24 @@ class FedFacSimulation(Source):
     noise: float = option(0.1, min=0.0, help="standard deviation of the noise on the output")
     centred: bool = option(False, help="output weights that add up to zero, so that both labels occur")
 
-    def federation(
-        self,
-        partition: str | Partition | None = None,
-        *,
-        clients: int | None = None,
-        split: Sequence[float] | None = None,
-        seed: int = 0,
-        unseen: float = 0.0,
-        public: Any = None,
-    ) -> Federation:
-        """The simulated clients; they come split."""
-        _refuse(self.name, partition)
+    def simulate(self, clients: int | None = None, split: Sequence[float] | None = None, **dealing: Any) -> Federation:
+        """Generate the clients, which come split."""
         if split is not None:
             raise DataError(
                 f"{self.name} draws 200 samples for training, 100 for validation and 100 for test; leave the split out"
             )
         many = 100 if clients is None else clients
         return fedfac_simulation(
-            many,
-            self.share,
-            self.covariate_share,
-            seed,
-            noise=self.noise,
-            centred=self.centred,
-            unseen=unseen,
-            public=public,
+            many, self.share, self.covariate_share, noise=self.noise, centred=self.centred, **dealing
         )[0]
 
 
 @sources.register("rectangles", "fedlag-rectangles")
 @dataclass(frozen=True)
-class Rectangles(Source):
+class Rectangles(Simulation):
     """FedLAG's toy data as a data source."""
 
     title: ClassVar[str] = "FedLAG's rectangles: two-dimensional clients that pull a linear model apart"
-    licence: ClassVar[str] = "generated"
     size: ClassVar[str] = "200 points per client, 2 features, 2 classes"
     groups: ClassVar[str] = "four clients"
     papers: ClassVar[str] = "FedLAG, figure 2 and appendix G"
@@ -240,21 +234,9 @@ class Rectangles(Source):
     points: int = option(200, min=1, help="points per client")
     noise: float = option(0.1, min=0.0, max=1.0, help="share of points on the wrong side of y = 0")
 
-    def federation(
-        self,
-        partition: str | Partition | None = None,
-        *,
-        clients: int | None = None,
-        split: Sequence[float] | None = None,
-        seed: int = 0,
-        unseen: float = 0.0,
-        public: Any = None,
-    ) -> Federation:
-        """The four clients."""
-        _refuse(self.name, partition)
+    def simulate(self, clients: int | None = None, split: Sequence[float] | None = None, **dealing: Any) -> Federation:
+        """Generate the four clients."""
         if clients not in (None, 4):
             raise DataError(f"{self.name} has four clients, not {clients}; leave their number out")
         shares = SHARES if split is None else split
-        return fedlag_rectangles(
-            self.iid, seed, points=self.points, noise=self.noise, split=shares, unseen=unseen, public=public
-        )
+        return fedlag_rectangles(self.iid, points=self.points, noise=self.noise, split=shares, **dealing)

@@ -103,16 +103,24 @@ class Csv(OwnFile):
                     f"{path}: the column {name!r} holds text such as {table[name][0]!r}; encode it as numbers, or leave"
                     f" it out: leave_out=[{name}]"
                 )
-        x = torch.from_numpy(np.ascontiguousarray(table.select(features).to_numpy().astype(np.float32)))
+        x = torch.from_numpy(
+            np.ascontiguousarray(table.select(pl.col(features).cast(pl.Float64)).to_numpy().astype(np.float32))
+        )
         y, classes = _targets(table[self.target])
         return Pool(x, y, table[self.client].cast(pl.String).to_numpy(), classes, path.stem)
 
 
 def _targets(column: pl.Series) -> tuple[torch.Tensor, int | None]:
     """Classes numbered in order, or numbers."""
+    import polars as pl
+
     if column.dtype.is_float():
         return torch.from_numpy(column.to_numpy().astype(np.float32)), None
-    known, numbered = np.unique(column.to_numpy(), return_inverse=True)
+    try:
+        values = column.to_numpy()
+    except pl.exceptions.PolarsError:  # numbers that are too large for an array
+        values = np.array(column.to_list(), object)
+    known, numbered = np.unique(values, return_inverse=True)
     return torch.from_numpy(numbered.astype(np.int64)), len(known)
 
 
@@ -131,13 +139,15 @@ class Npz(OwnFile):
     def load(self) -> Pool:
         """The pool, with the clients as groups where they are given."""
         path = self.file()
-        held = read_npz(path, ["x", "y"], ["client"])
-        x, y = arrays.pair((held["x"], held["y"]), str(path))
-        groups = held.get("client")
+        content = read_npz(path, ["x", "y"], ["client"])
+        x, y = arrays.pair((content["x"], content["y"]), str(path))
+        groups = content.get("client")
+        if groups is not None and groups.ndim != 1:
+            raise DataError(f"{path}: client has the shape {list(groups.shape)}; give one client per sample")
         if groups is not None and len(groups) != len(y):
             raise DataError(f"{path}: {len(y)} samples but {len(groups)} clients; there must be one client per sample")
         index = choose("npz", len(y), self.samples, self.seed)
-        classes = None if y.is_floating_point() else int(y.max()) + 1
+        classes = arrays.classes_of(y, str(path))
         return Pool(x[index], y[index], None if groups is None else groups[index], classes, path.stem)
 
 
@@ -170,15 +180,15 @@ class Heart(FileSource):
 
     def load(self) -> Pool:
         """The pool, with the hospitals as groups."""
-        _, found = self.find()
-        tables = [_read_hospital(path) for path in found.values()]
+        _, paths = self.find()
+        tables = [_read_hospital(path) for path in paths.values()]
         rows = np.concatenate(tables)
         columns = [(rows[:, at] - mean) / deviation for at, (mean, deviation) in _MEASURES.items()]
         columns += [rows[:, at] == kind for at, kinds in _KINDS.items() for kind in kinds]
-        index = self.chosen(len(rows))
+        index = self.choose_samples(len(rows))
         x = torch.from_numpy(np.stack(columns, 1).astype(np.float32)[index])
         y = torch.from_numpy((rows[:, _TARGET] > 0).astype(np.int64)[index])
-        groups = np.repeat(np.array(_HOSPITALS), [len(each) for each in tables])
+        groups = np.repeat(np.array(_HOSPITALS), [len(table) for table in tables])
         return Pool(x, y, groups[index], 2, self.name)
 
 
@@ -190,8 +200,8 @@ def _read_hospital(path: Path) -> np.ndarray:
         raise unreadable(path, error) from error
     if rows.ndim != 2 or rows.shape[1] != 14:
         raise DataError(f"{path} must have 14 columns, as the processed files of UCI have; fetch it again")
-    kept: np.ndarray = rows[~np.isnan(rows[:, [*_FEATURES, _TARGET]]).any(1)]
-    return kept
+    complete: np.ndarray = rows[~np.isnan(rows[:, [*_FEATURES, _TARGET]]).any(1)]
+    return complete
 
 
 _SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
@@ -218,23 +228,23 @@ class Har(FileSource):
 
     def load(self) -> Pool:
         """The pool, with the subjects as groups."""
-        kind, found = self.find()
+        kind, paths = self.find()
         if kind == "blocks":
             if self.features == "engineered":
                 raise DataError("har: the compact file has no engineered features; put the original files beside it")
-            path = found["uci_har_raw_blocks.npz"]
-            held = read_npz(path, ["X", "activity", "subject"])
+            path = paths["uci_har_raw_blocks.npz"]
+            arrays = read_npz(path, ["X", "activity", "subject"])
             for key, rank in (("X", 3), ("activity", 1), ("subject", 1)):
-                check_rank(path, key, held[key], rank)
-            x, subjects = held["X"].transpose(0, 2, 1), held["subject"]
-            labels = check_labels(path, held["activity"], 6)
+                check_rank(path, key, arrays[key], rank)
+            x, subjects = arrays["X"].transpose(0, 2, 1), arrays["subject"]
+            labels = check_labels(path, arrays["activity"], 6)
         else:
-            parts = [self._part(folder) for folder in found.values()]
+            parts = [self._part(folder) for folder in paths.values()]
             x, labels, subjects = (np.concatenate([part[place] for part in parts]) for place in range(3))
             labels = check_labels("har", labels, 6, start=1)
         if not len(x) == len(labels) == len(subjects):
             raise DataError(f"har: {len(x)} windows, {len(labels)} labels and {len(subjects)} subjects; fetch it again")
-        index = self.chosen(len(labels))
+        index = self.choose_samples(len(labels))
         inputs = torch.from_numpy(np.ascontiguousarray(x[index].astype(np.float32)))
         name = "har-blocks" if kind == "blocks" else self.name
         return Pool(inputs, torch.from_numpy(labels[index].astype(np.int64)), subjects[index], 6, name)

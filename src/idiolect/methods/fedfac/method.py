@@ -6,37 +6,24 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from ...analysis import communalities, shared_units
+from ...analysis import Factors, analyse_factors, correlation, shared_units
 from ...analysis.factor import Estimator
-from ...contract import (
-    About,
-    ClientContext,
-    Download,
-    Needs,
-    OptionError,
-    Phase,
-    RoundContext,
-    ServerContext,
-    Slot,
-    Slots,
-    Sums,
-    Tree,
-    Upload,
-    nothing,
-    option,
-    private,
-    register,
-    tree,
-)
+from ...contract import About, Needs, Phase, Slots, Sums, Tree, option, register, tree
+from ...contract.context import ClientContext, RoundContext, ServerContext
+from ...contract.messages import Download, Uploads
 from ...contract.parts.unit_splits import SHARED, SplitLayer, SplitUnits
+from ...contract.slots import Slot, nothing, private
+from ...core.errors import OptionError
+from ...task.task import Task
+from .ensemble import MEMBERS, fill_in, member_models, stack_members
 
 BEFORE, UNTIL, COMMUNALITY = "fedfac.before", "fedfac.until", "fedfac.communality"
-TRAINED, UPDATE, MEMBERS = "fedfac.trained", "fedfac.update", "fedfac.members"
+TRAINED, UPDATE, STEPS = "fedfac.trained", "fedfac.update", "fedfac.steps"
 
 
 @register("fedfac")
@@ -59,10 +46,10 @@ class FedFac(SplitUnits):
     The server holds their means, (2, 4) and (3, 1). If the analysis shares the first unit, both clients continue with
     (2, 4) there, and with their own (2, 2) and (4, 0) in the second; a newcomer starts it from (3, 1).
 
-    What the server sees: all rows of all participants, personal ones included, as the analysis needs them.
-    An unseen client trains its personal rows with everything shared frozen (`localtrain`), uses the participants' mean
-    (`average`), or the mean of the outputs of the last round's participants' personal models (`ensemble`), which
-    hands it their personal rows.
+    What the server sees: all rows of all participants, personal ones included, as the analysis needs them. An unseen
+    client trains its personal rows with everything shared frozen (`localtrain`), uses the participants' mean
+    (`average`), or the mean of the outputs of the last round's participants' personal models (`ensemble`), which hands
+    it their personal rows. Run it: ``idiolect run fedfac``.
     """
 
     about = About(
@@ -75,23 +62,34 @@ class FedFac(SplitUnits):
         ),
     )
     refuses = replace(SplitUnits.refuses, summing="it analyses the weights of all clients together, unit by unit")
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {},
+    presets = {
+        "paper": {"at_start": True},
         "ref": {"estimator": "eigvec", "fewer": 1, "bias": "all_local"},
     }
-    identities: ClassVar[Mapping[str, str]] = {
+    identities = {
         "fedfac(tau=-inf)": "fedavg",
         "fedfac(layers=head, tau=inf)": "fedper",
+        "fedfac(layers=[1, 2], tau=inf)": "lgfedavg",
     }
 
     schedule: str = option("dynamic", choices=("dynamic", "static"), help="analyse again and again, or once at first")
-    tau: float = option(
+    tau: float | tuple[float, ...] = option(
         0.5,
         min=-math.inf,
         max=math.inf,
-        help="quantile of the communalities from which units are shared; inf: none, -inf: all",
+        tuned="0.25,0.5,0.75,0.9,inf",
+        help="quantile of the communalities from which units are shared; inf: none, -inf: all; or one per layer",
     )
-    kappa: float = option(0.85, above=0.0, max=1.0, help="share of the variance that the factors explain")
+    kappa: float | tuple[float, ...] = option(
+        0.85,
+        above=0.0,
+        max=1.0,
+        tuned="0.5,0.75,0.85,0.9,0.95",
+        help="share of the variance that the factors explain; or one per layer",
+    )
+    at_start: bool = option(
+        False, help="dynamic: analyse before round 1, too, after a set-up round in which all clients train"
+    )
     estimator: str = option(
         "paf", choices=("paf", "pc", "eigvec", "random"), help="of the communalities; random is for ablations"
     )
@@ -99,9 +97,7 @@ class FedFac(SplitUnits):
     iterations: int = option(100, min=1, help="at most so many steps of the estimator paf")
     analyse: str = option("weights", choices=("weights", "updates"), help="what of the clients is analysed")
     refresh_every: int = option(1, min=1, help="dynamic: rounds from one analysis to the next")
-    pre_epochs: int | None = option(
-        None, min=1, help="static: epochs of the set-up round; none: the run's local epochs"
-    )
+    pre_epochs: int | None = option(None, min=1, help="epochs of the set-up round; none: the run's local epochs")
     on_release: str = option(
         "own",
         choices=("own", "global"),
@@ -113,20 +109,42 @@ class FedFac(SplitUnits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (math.isinf(self.tau) or 0 <= self.tau <= 1):
+        if not self.taus or not all(math.isinf(tau) or 0 <= tau <= 1 for tau in self.taus):
             raise OptionError(
                 f"fedfac: tau={self.tau} is not allowed; tau must be a quantile in [0, 1], inf (all units personal) or "
                 "-inf (all shared)"
             )
 
     @property
+    def taus(self) -> tuple[float, ...]:
+        """The quantiles, one for all split layers or one each."""
+        return self.tau if isinstance(self.tau, tuple) else (self.tau,)
+
+    @property
+    def kappas(self) -> tuple[float, ...]:
+        """The shares of variance, one for all split layers or one each."""
+        return self.kappa if isinstance(self.kappa, tuple) else (self.kappa,)
+
+    def check(self, task: Task) -> None:
+        """Quantiles and shares of variance have to fit the split layers."""
+        super().check(task)
+        layers = len(self.split(task))
+        for name, values in (("tau", self.taus), ("kappa", self.kappas)):
+            if len(values) not in (1, layers):
+                raise OptionError(
+                    f"fedfac: {name} holds {len(values)} numbers, but {layers} layers are split; give one number, or "
+                    "one per layer"
+                )
+
+    @property
     def needs(self) -> Needs:  # type: ignore[override]
-        """A set-up round before the static schedule, unless its outcome is known."""
-        return replace(super().needs, setup_rounds=int(self.schedule == "static" and math.isfinite(self.tau)))
+        """A set-up round before the first analysis, unless the outcome is known."""
+        early = self.schedule == "static" or self.at_start
+        return replace(super().needs, setup_rounds=int(early and any(map(math.isfinite, self.taus))))
 
     @property
     def shares_all(self) -> bool:
-        return self.tau == -math.inf
+        return set(self.taus) == {-math.inf}
 
     @property
     def slots(self) -> Mapping[str, Slot]:
@@ -139,13 +157,14 @@ class FedFac(SplitUnits):
             BEFORE: Slot("server", self.first_shared),
             UNTIL: Slot("server", self.never_shared, down=self.on_release == "global"),
             COMMUNALITY: Slot("server", self.no_communality),
+            STEPS: Slot("server", self.no_steps),
             TRAINED: private(never_trained),
             **update,
         }
 
     def first_partition(self, ctx: RoundContext, at: int) -> Tensor:
         """Before the first analysis all units are shared, unless none ever is."""
-        return super().first_partition(ctx, at) & (self.tau != math.inf)
+        return super().first_partition(ctx, at) & (at_layer(self.taus, at) != math.inf)
 
     def never_shared(self, ctx: RoundContext) -> Tree:
         """Until which round each unit was shared: 0."""
@@ -155,7 +174,10 @@ class FedFac(SplitUnits):
         """The communalities before the first analysis."""
         return tree.map(lambda rows: torch.zeros_like(rows, dtype=torch.float64), self.first_shared(ctx))
 
-    # -- client ------------------------------------------------------------------------------------
+    def no_steps(self, ctx: RoundContext) -> Tree:
+        """Per split layer, how many steps the estimator took and whether it converged, before the first analysis."""
+        first = torch.zeros(2, dtype=torch.float64, device=ctx.training.device)
+        return {layer.name: first for layer in self.split(ctx.task)}
 
     def own_rows(self, ctx: ClientContext, work: Slots) -> Tree:
         """The personal rows, once trained (with `on_release=global`: trained since they were last shared)."""
@@ -186,8 +208,6 @@ class FedFac(SplitUnits):
         trained = {"round": torch.full_like(work[TRAINED]["round"], ctx.round)}
         return {**super().finish(ctx, work), TRAINED: trained, **update}
 
-    # -- server ------------------------------------------------------------------------------------
-
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """The model and the partition; an unseen client may also get the split layers of the last participants."""
         sent = super().download(ctx, server, ids)
@@ -195,58 +215,54 @@ class FedFac(SplitUnits):
             return sent
         return Download(sent.shared, {i: {MEMBERS: server[MEMBERS]} for i in set(ids) - set(ctx.clients)})
 
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """The mean of all rows; and which of them are shared from now on."""
         after = server if ctx.round < 0 else super().aggregate(ctx, server, sums, each)
-        shared, nu = dict(server[SHARED]), dict(server[COMMUNALITY])
-        for layer in self.split(ctx.task) if self.analyses(ctx.round) else ():
-            if weights := self.collect(layer, server, each):
-                nu[layer.name] = self.communality(ctx, layer, weights)
-                shared[layer.name] = shared_units(nu[layer.name], self.tau)
+        shared, nu, steps = dict(server[SHARED]), dict(server[COMMUNALITY]), dict(server[STEPS])
+        for at, layer in enumerate(self.split(ctx.task)) if self.analyses(ctx.round) else ():
+            tau = at_layer(self.taus, at)
+            if math.isfinite(tau) and (weights := self.collect(layer, server, each)):
+                found = self.analyse_layer(ctx, at, layer, weights)
+                nu[layer.name] = found.communalities
+                steps[layer.name] = torch.tensor([found.steps, found.converged]).to(steps[layer.name])
+                shared[layer.name] = shared_units(nu[layer.name], tau)
         until = {n: torch.where(rows, ctx.round + 1, server[UNTIL][n]) for n, rows in shared.items()}
-        after = {**after, SHARED: shared, BEFORE: server[SHARED], UNTIL: until, COMMUNALITY: nu}
+        after = {**after, SHARED: shared, BEFORE: server[SHARED], UNTIL: until, COMMUNALITY: nu, STEPS: steps}
         if self.onboarding == "ensemble" and ctx.round >= 0:
-            after[MEMBERS] = self.members(ctx, after, each)
+            after[MEMBERS] = stack_members(self.shared_rows(ctx, after[SHARED]), after, each)
         return after
 
     def analyses(self, round: int) -> bool:
         """Whether the server analyses what it got in a round."""
-        if math.isinf(self.tau):
-            return False
-        return round < 0 if self.schedule == "static" else round % self.refresh_every == 0
+        return round < 0 or (self.schedule == "dynamic" and round % self.refresh_every == 0)
 
-    def collect(self, layer: SplitLayer, server: Slots, each: Mapping[int, Upload]) -> list[Tensor]:
+    def collect(self, layer: SplitLayer, server: Slots, each: Uploads) -> list[Tensor]:
         """The split layer of all who sent it."""
         slot, name = "params" if self.analyse == "weights" else UPDATE, layer.weight
         senders = [upload for upload in each.values() if name in upload.slots.get(slot, {})]
-        weights = [received(upload, slot, tree.pick(server["params"], [name]))[name] for upload in senders]
+        weights = [fill_in(upload, slot, tree.pick(server["params"], [name]))[name] for upload in senders]
         if len(weights) == 1:
             warnings.warn(
                 "fedfac: the factor analysis of a round had one client only; raise the participation", stacklevel=2
             )
         return weights
 
-    def communality(self, ctx: ServerContext, layer: SplitLayer, weights: Sequence[Tensor]) -> Tensor:
+    def analyse_layer(self, ctx: ServerContext, at: int, layer: SplitLayer, weights: Sequence[Tensor]) -> Factors:
         """nu of each unit: its flattened weights at all clients are one column of Z (figure 4)."""
         if self.estimator == "random":
             drawn = torch.from_numpy(ctx.rng(f"fedfac {layer.name}").random(layer.units))
-            return drawn.to(weights[0].device)
+            return Factors(drawn.to(weights[0].device), 0, 0, True)
         columns = torch.cat([weight.flatten(1).T for weight in weights])
         estimator = cast(Estimator, self.estimator)
-        return communalities(columns, self.kappa, estimator, fewer=self.fewer, iterations=self.iterations)
-
-    def members(self, ctx: ServerContext, server: Slots, each: Mapping[int, Upload]) -> Tree:
-        """The split layers of each participant's personal model, stacked."""
-        shared = self.shared_rows(ctx, server[SHARED])
-        newest = {slot: tree.pick(server[slot], shared) for slot in ("params", "buffers")}
-        whole = {**newest["params"], **newest["buffers"]}
-        sent = [
-            {n: leaf for slot, known in newest.items() for n, leaf in received(upload, slot, known).items()}
-            for upload in each.values()
-        ]
-        return tree.stack([{n: torch.where(shared[n], whole[n], leaf) for n, leaf in rows.items()} for rows in sent])
+        kappa = at_layer(self.kappas, at)
+        found = analyse_factors(correlation(columns), kappa, estimator, fewer=self.fewer, iterations=self.iterations)
+        if not found.converged:
+            warnings.warn(
+                f"fedfac: the factor iteration of layer {layer.name!r} did not converge in {self.iterations} steps, "
+                "its communalities are those of the last; allow more iterations, or use estimator=pc",
+                stacklevel=2,
+            )
+        return found
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
         """Per split layer: shared units, the share that did not change sides, and the communalities."""
@@ -254,10 +270,10 @@ class FedFac(SplitUnits):
         for name, rows in server[SHARED].items():
             nu = server[COMMUNALITY][name]
             records[f"stable_units/{name}"] = float((rows == server[BEFORE][name]).double().mean())
+            taken, converged = server[STEPS][name].tolist()
+            records |= {f"factor_steps/{name}": taken, f"factor_converged/{name}": converged}
             records |= {f"communality_{what}/{name}": float(getattr(nu, what)()) for what in ("min", "mean", "max")}
         return records
-
-    # -- prediction --------------------------------------------------------------------------------
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The client's model; for an ensemble also the participants' split layers."""
@@ -268,26 +284,19 @@ class FedFac(SplitUnits):
         """The model's outputs, or the mean of the members' outputs."""
         if MEMBERS not in model:
             return super().predict(ctx, model, x)
-        models = (
-            {s: {**model[s], **tree.pick(member, model[s])} for s in ("params", "buffers")}
-            for member in tree.unstack(model[MEMBERS])
-        )
-        return torch.stack([super(FedFac, self).predict(ctx, one, x) for one in models]).mean(0)
+        predict = super().predict
+        return torch.stack([predict(ctx, one, x) for one in member_models(model)]).mean(0)
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client trains its personal rows, or nothing."""
         return super().onboard(ctx) if self.onboarding == "localtrain" else ()
 
 
+def at_layer(values: tuple[float, ...], at: int) -> float:
+    """The value of the `at`-th split layer; a single one holds for all."""
+    return values[at] if len(values) > 1 else values[0]
+
+
 def never_trained(ctx: RoundContext) -> Tree:
     """The last round in which a client trained: none."""
     return {"round": torch.full((), -1, dtype=torch.int64, device=ctx.training.device)}
-
-
-def received(upload: Upload, slot: str, held: Tree) -> Tree:
-    """What a client sent of a slot; what it, or a wrapper, held back counts as what the server holds."""
-    sent, masks = upload.slots.get(slot, {}), upload.masks.get(slot, {})
-    return {
-        n: leaf if n not in sent else torch.where(masks[n], sent[n], leaf) if n in masks else sent[n]
-        for n, leaf in held.items()
-    }

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ...contract import (
-    About,
-    Batch,
-    ClientContext,
-    Download,
-    Method,
-    Needs,
-    OptionError,
-    Refuses,
-    Scored,
-    ServerContext,
-    Slot,
-    Slots,
-    Sums,
-    Task,
-    Tree,
-    Upload,
-    nothing,
-    option,
-    register,
-    tree,
-)
+from ...contract import About, Method, Needs, Refuses, Slots, Sums, Tree, option, register, tree
+from ...contract.context import ClientContext, ServerContext
 from ...contract.gradients import LossFn
+from ...contract.messages import Download, Upload, Uploads
 from ...contract.parts.slices import check_slices, cut, hidden_params, pad, paste, scale_stats, slice_shapes
+from ...contract.slots import Slot, nothing
+from ...core.errors import OptionError
+from ...task.task import Batch, Scored, Task
 
 SLICE, CLASSES = "heterofl.slice", "heterofl.classes"
 
@@ -47,15 +30,17 @@ class HeteroFL(Method):
     .. math:: W_q = \frac{1}{|\{i : q \in W_i\}|} \sum_{i : q \in W_i} W_{i,q}.
 
     While training, a hidden layer's output is divided by :math:`r_i` (the scaler), which here scales the layer's weight
-    and bias. Logits of classes that the client has no samples of are set to zero, in training and in prediction, and
-    its rows for them are left out of the average. All clients count alike.
+    and bias; a slice predicts with the same scaler, the whole model (`evaluate=global`) without. Logits of classes that
+    the client has no samples of are set to zero, in training and in prediction, and its rows for them are left out of
+    the average. All clients count alike.
 
     Hand-worked: four hidden units, widths 1 and 1/2. The wide client trains a unit's weights (0, 0, 0, 0) to
     (2, 2, 2, 2), the narrow one its two to (4, 6): the mean is (3, 4, 2, 2).
 
     Normalisation uses the batch's own statistics in training; before predicting, each client computes those of its
-    model from its own training data (`norm_stats=recompute`). Fine-tuning and unseen clients train without the scaler.
-    The server sees the slices and which classes each client has.
+    model from its own training data (`norm_stats=recompute`). Fine-tuning and unseen clients train the model that
+    predicts, scaled weights and all.
+    The server sees the slices and which classes each client has. Run it: ``idiolect run heterofl``.
     """
 
     about = About(
@@ -69,13 +54,17 @@ class HeteroFL(Method):
         wrapping="its clients hold slices of different widths, not one model of one shape",
         other_networks="it cuts all clients' networks, of the widths in `rates`, out of one",
     )
-    identities: ClassVar[dict[str, str]] = {
+    identities = {
         "heterofl(rates=1, scaler=false, mask=false, weighted=true)": "fedavg",
         "heterofl(rates=1, mask=false, weighted=true, evaluate=global)": "fedavg",
     }
 
     rates: float | tuple[float, ...] = option(
-        (1.0, 0.5), above=0.0, max=1.0, help="clients' widths; of a list, clients take their values in turn"
+        (1.0, 0.5),
+        above=0.0,
+        max=1.0,
+        tuned="budget",
+        help="clients' widths; of a list, clients take their values in turn",
     )
     scaler: bool = option(True, help="divide the outputs of hidden layers by the width while training")
     mask: bool = option(True, help="set logits of absent classes to zero, and average a class over those who have it")
@@ -84,12 +73,10 @@ class HeteroFL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.widths or not all(type(each) in (int, float) for each in self.widths):
+        if not self.widths or not all(type(width) in (int, float) for width in self.widths):
             raise OptionError(
                 f"heterofl: rates={self.rates!r} is not allowed; rates must be a number in (0, 1] or a list of such"
             )
-
-    # -- slices --------------------------------------------------------------------------------------
 
     @property
     def widths(self) -> tuple[float, ...]:
@@ -103,8 +90,8 @@ class HeteroFL(Method):
     def check(self, task: Task) -> None:
         """Every width must give a model that computes."""
         super().check(task)
-        for rate in dict.fromkeys(self.widths):
-            check_slices(task, rate)
+        for width in dict.fromkeys(self.widths):
+            check_slices(task, width)
 
     @property
     def slots(self) -> Mapping[str, Slot]:
@@ -114,30 +101,32 @@ class HeteroFL(Method):
         model = Slot("server", down=True, holds="model")
         return {"params": model, SLICE: Slot("round", nothing, up="sum", weigh=weigh), **classes}
 
-    def cut_model(self, task: Task, rate: float, slots: Slots) -> Slots:
+    def cut_model(self, task: Task, width: float, slots: Slots) -> Slots:
         """Slots of the model, cut to a width; what is cut already stays."""
-        shapes = slice_shapes(task, rate)
+        shapes = slice_shapes(task, width)
         return {slot: {n: cut(leaf, shapes[n]) for n, leaf in slots[slot].items()} for slot in ("params", "buffers")}
-
-    # -- client --------------------------------------------------------------------------------------
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The client's slice."""
         return {**work, **self.cut_model(ctx.task, ctx.variant, work)}
 
-    def loss(self, ctx: ClientContext, buffers: Tree, batch: Batch, rate: float) -> LossFn:
-        """The masked loss of a model whose hidden layers are scaled by 1 / rate."""
-        hidden = hidden_params(ctx.task) if rate != 1 else frozenset()
+    def loss(self, ctx: ClientContext, buffers: Tree, batch: Batch, width: float) -> LossFn:
+        """The masked loss of a model whose hidden layers are scaled by 1 / width."""
         frozen = ctx.task.frozen(ctx.phase.part)
 
         def value(trees: Slots) -> Scored:
-            params = {n: leaf / rate if n in hidden else leaf for n, leaf in trees["params"].items()}
-            stats = scale_stats(ctx.task, buffers, 1 / rate)
+            params, stats = scale_hidden(ctx.task, trees["params"], width), scale_stats(ctx.task, buffers, 1 / width)
             out = ctx.task.net.apply(params, stats, batch.x, True, frozen)
-            out = out._replace(buffers=scale_stats(ctx.task, out.buffers, rate))
+            out = out._replace(buffers=scale_stats(ctx.task, out.buffers, width))
             return Scored(ctx.task.score(self.mask_outputs(ctx, out.outputs), batch), *out)
 
         return value
+
+    def scale_model(self, ctx: ClientContext, model: Slots) -> Slots:
+        """A slice with the scaler in its weights, and running statistics to match."""
+        width = ctx.variant if self.scaler else 1.0
+        stats = scale_stats(ctx.task, model["buffers"], 1 / width)
+        return {"params": scale_hidden(ctx.task, model["params"], width), "buffers": stats}
 
     def mask_outputs(self, ctx: ClientContext, outputs: Tensor) -> Tensor:
         """Outputs with zeros for classes that the client has no samples of."""
@@ -159,8 +148,6 @@ class HeteroFL(Method):
             return {slot: leaves for slot, leaves in work.items() if slot not in (SLICE, CLASSES)}
         return {**work, SLICE: trained, **({CLASSES: {"held": ctx.class_counts > 0}} if self.mask else {})}
 
-    # -- server --------------------------------------------------------------------------------------
-
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """To each client its slice; the whole model to all, where that predicts."""
         sent = super().download(ctx, server, ids).shared
@@ -171,24 +158,21 @@ class HeteroFL(Method):
     def summand(self, ctx: ServerContext, server: Slots, upload: Upload) -> Upload:
         """A slice in the shape of the whole model, with a mask; of the output rows only those of classes it has."""
         whole, head = {**server["params"], **server["buffers"]}, frozenset(ctx.task.head_unit.params)
-        held = upload.slots.get(CLASSES, {}).get("held")
+        classes = upload.slots.get(CLASSES, {}).get("held")
         padded = {n: pad(leaf, whole[n]) for n, leaf in upload.slots[SLICE].items()}
-        masks = {n: by_class(mask, held) if n in head else mask for n, (_, mask) in padded.items()}
+        masks = {n: by_class(mask, classes) if n in head else mask for n, (_, mask) in padded.items()}
         return Upload({**upload.slots, SLICE: {n: leaf for n, (leaf, _) in padded.items()}}, {SLICE: masks})
 
-    def aggregate(
-        self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Mapping[int, Upload]
-    ) -> Slots:
+    def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """Each coordinate's mean over those who hold it; a class's row over those who have the class."""
         after = sums[SLICE].mean({**server["params"], **server["buffers"]})
         return {**server, **{slot: tree.pick(after, server[slot]) for slot in ("params", "buffers")}}
 
-    # -- prediction ----------------------------------------------------------------------------------
-
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
-        """The client's slice of the newest model, or all of it with what the client keeps private over it."""
+        """The client's slice of the newest model, scaled as in training, or all of it with what the client keeps
+        private over it."""
         if self.evaluate == "own" or ctx.just_trained:
-            return self.cut_model(ctx.task, ctx.variant, work)
+            return self.scale_model(ctx, self.cut_model(ctx.task, ctx.variant, work))
         return {
             slot: {n: paste(work[slot][n], leaf) for n, leaf in leaves.items()} for slot, leaves in ctx.initial.items()
         }
@@ -198,7 +182,7 @@ class HeteroFL(Method):
         return self.mask_outputs(ctx, super().predict(ctx, model, x))
 
     def adapt_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
-        """A step on the masked loss of the model that predicts, which is not scaled."""
+        """A step on the masked loss of the model that predicts, as it is."""
         return ctx.apply(
             model, "params", ctx.grad(model, "params", batch, self.loss(ctx, model["buffers"], batch, 1.0))
         )
@@ -208,11 +192,17 @@ class HeteroFL(Method):
         return {"width": torch.tensor(float(ctx.variant))}
 
 
-def by_class(mask: Tensor, held: Tensor | None) -> Tensor:
+def scale_hidden(task: Task, params: Tree, width: float) -> Tree:
+    """The scaler: weights and biases of hidden layers divided by the width."""
+    hidden = hidden_params(task) if width != 1 else frozenset[str]()
+    return {n: leaf / width if n in hidden else leaf for n, leaf in params.items()}
+
+
+def by_class(mask: Tensor, classes: Tensor | None) -> Tensor:
     """A mask of output rows without those of classes that the client does not have."""
-    if held is None or len(held) != len(mask):
+    if classes is None or len(classes) != len(mask):
         return mask
-    return mask & held.reshape(-1, *[1] * (mask.ndim - 1))
+    return mask & classes.reshape(-1, *[1] * (mask.ndim - 1))
 
 
 def class_axis_of(outputs: Tensor, classes: int) -> int | None:

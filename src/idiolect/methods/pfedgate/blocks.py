@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...analysis import block_sizes, select_blocks
 from ...analysis.blocks import Solver
@@ -63,24 +63,36 @@ class Blocks:
         sizes: the sizes of each gated tensor's blocks.
         s: the largest share of the model's parameters that may be active, those of norms included.
         solver: how blocks are selected.
+        reserve: None for one budget, s of the model. Else dense layers and all others have a budget each, the share
+            s - `reserve` of their optional blocks.
     """
 
     task: Task
     sizes: dict[str, tuple[int, ...]]
     s: float
     solver: Solver
+    reserve: float | None = None
 
     @classmethod
-    def of(cls, task: Task, s: float, factor: int, min_share: float, equal: bool, solver: Solver) -> Blocks:
+    def of(
+        cls,
+        task: Task,
+        s: float,
+        factor: int,
+        min_share: float,
+        equal: bool,
+        solver: Solver,
+        reserve: float | None = None,
+    ) -> Blocks:
         """The blocks of a model (section 5.2.2)."""
         gated = [name for unit in task.units if not unit.is_norm for name in unit.params]
         sizes = {name: block_sizes(task.net.params[name].numel(), factor, min_share, equal) for name in gated}
-        return cls(task, sizes, s, solver)
+        return cls(task, sizes, s, solver, reserve)
 
     @property
     def flat(self) -> list[int]:
         """The sizes of all blocks, in the order of their gates."""
-        return [size for each in self.sizes.values() for size in each]
+        return [size for blocks in self.sizes.values() for size in blocks]
 
     @property
     def count(self) -> int:
@@ -90,14 +102,14 @@ class Blocks:
     @property
     def groups(self) -> dict[str, slice]:
         """The blocks of each layer: those of its weight and of its bias are neighbours."""
-        found: dict[str, slice] = {}
+        groups: dict[str, slice] = {}
         start = 0
         for unit in self.task.units:
             count = sum(len(self.sizes.get(name, ())) for name in unit.params)
             if count:
-                found[unit.name] = slice(start, start + count)
+                groups[unit.name] = slice(start, start + count)
                 start += count
-        return found
+        return groups
 
     @property
     def ungated(self) -> int:
@@ -107,7 +119,7 @@ class Blocks:
     @property
     def always(self) -> int:
         """How many parameters are always active: those of norms, and first blocks."""
-        return self.ungated + sum(each[0] for each in self.sizes.values())
+        return self.ungated + sum(blocks[0] for blocks in self.sizes.values())
 
     @property
     def budget(self) -> int:
@@ -118,15 +130,35 @@ class Blocks:
         """Equation 6; with s = 1 there is nothing to select."""
         if self.s == 1:
             return torch.ones_like(scores, dtype=torch.bool)
-        first = [at == 0 for each in self.sizes.values() for at in range(len(each))]
+        first = [at == 0 for blocks in self.sizes.values() for at in range(len(blocks))]
         mandatory = torch.tensor(first, device=scores.device)
+        if self.reserve is not None:
+            return mandatory | self.select_apart(scores, mandatory)
         return select_blocks(scores, self.flat, self.budget - self.ungated, mandatory, self.solver)
+
+    def select_apart(self, scores: Tensor, mandatory: Tensor) -> Tensor:
+        """The optional blocks of dense layers and those of all others, each within a budget of its own."""
+        modules = dict(self.task.net.module.named_modules())
+        dense_names = {
+            name for unit in self.task.units for name in unit.params if isinstance(modules.get(unit.name), nn.Linear)
+        }
+        dense = torch.tensor(
+            [name in dense_names for name, blocks in self.sizes.items() for _ in blocks], device=scores.device
+        )
+        sizes, kept = torch.tensor(self.flat, device=scores.device), torch.zeros_like(mandatory)
+        for group in (dense, ~dense):
+            optional = group & ~mandatory
+            budget = math.floor((self.s - (self.reserve or 0.0)) * int((sizes * optional).sum()) + 1e-9)
+            # Blocks of the other group are larger than the budget, so that none is taken.
+            here = torch.where(optional, sizes, budget + 1).tolist()
+            kept = kept | (select_blocks(scores, here, budget, torch.zeros_like(mandatory), self.solver) & optional)
+        return kept
 
     def times(self, leaves: Tree, values: Tensor) -> Tree:
         """The gated tensors, each block times its value; the others as they are."""
-        gates = torch.split(values, [len(each) for each in self.sizes.values()])
-        found = zip(self.sizes.items(), gates, strict=True)
-        return {**leaves, **{name: _times(leaves[name], sizes, each) for (name, sizes), each in found}}
+        gates = torch.split(values, [len(blocks) for blocks in self.sizes.values()])
+        pairs = zip(self.sizes.items(), gates, strict=True)
+        return {**leaves, **{name: _times(leaves[name], sizes, values) for (name, sizes), values in pairs}}
 
     def thin(self, params: Tree, buffers: Tree, scale: Tensor, active: Tensor) -> tuple[Tree, Tree]:
         """The block-wise product of model and gates."""
@@ -160,5 +192,5 @@ def _times(leaf: Tensor, sizes: Sequence[int], values: Tensor) -> Tensor:
     runs = [(len(list(same)), size) for size, same in groupby(sizes)]
     pieces = torch.split(leaf.reshape(-1), [count * size for count, size in runs])
     gates = torch.split(values.to(leaf.dtype), [count for count, _ in runs])
-    done = [each.view(len(own), -1) * own[:, None] for each, own in zip(pieces, gates, strict=True)]
-    return (torch.cat([each.view(-1) for each in done]) if len(done) > 1 else done[0]).view(leaf.shape)
+    done = [piece.view(len(gate), -1) * gate[:, None] for piece, gate in zip(pieces, gates, strict=True)]
+    return (torch.cat([piece.view(-1) for piece in done]) if len(done) > 1 else done[0]).view(leaf.shape)

@@ -44,9 +44,9 @@ class Norm(nn.Module):
         apart = (means - mean).square()
         var = share @ (apart if variances is None else apart + variances)
         count = total * positions
-        kept = var * count / (count - 1).clamp_min(1.0) if unbiased else var
+        running = var * count / (count - 1).clamp_min(1.0) if unbiased else var
         self.running_mean.lerp_(mean.detach(), NEWEST)
-        self.running_var.lerp_(kept.detach(), NEWEST)
+        self.running_var.lerp_(running.detach(), NEWEST)
         return mean, var
 
 
@@ -91,7 +91,7 @@ class SwitchableNorm(Norm):
         batch = self.batch_stats(instance, within, x.shape[2], weight, unbiased=False)
         stats = [(instance, within), (layer, spread), batch][-len(self.mean_logits) :]
         means, variances = (
-            torch.stack([each.expand(x.shape[:2]) for each in kinds], 2) for kinds in zip(*stats, strict=True)
+            torch.stack([statistic.expand(x.shape[:2]) for statistic in kinds], 2) for kinds in zip(*stats, strict=True)
         )
         scale = self.weight * (variances @ self.var_logits.softmax(0) + self.eps).rsqrt()
         shift = self.bias - means @ self.mean_logits.softmax(0) * scale
@@ -111,6 +111,7 @@ class Gate(nn.Module):
         pre_norm, post_norm: whether the inputs and the linear maps are normalised.
         pool: first average squares of so many positions along each axis.
         bias: what the scales' sigmoids start at: 0 for scales about 1/2, 4 for scales about 1.
+        sigmoid: whether gates are brought to (0, 1); without, they are the numbers as they come.
 
     >>> gate = Gate((3, 8, 8), gates=5, pool=2)
     >>> gate((torch.randn(4, 3, 8, 8), torch.ones(4))).shape, gate.paths.in_features
@@ -126,6 +127,7 @@ class Gate(nn.Module):
         post_norm: bool = True,
         pool: int = 1,
         bias: float = 0.0,
+        sigmoid: bool = True,
     ) -> None:
         super().__init__()
         if not can_pool(shape, pool):
@@ -133,7 +135,7 @@ class Gate(nn.Module):
                 f"gate_pool={pool} averages squares of positions, but a sample has the shape {list(shape)}; pool inputs"
                 " that have channels and at least so many positions along each axis, or choose gate_pool=1"
             )
-        self.shape, self.pool, self.gates = shape, pool, gates
+        self.shape, self.pool, self.gates, self.sigmoid = shape, pool, gates, sigmoid
         channels = shape[0] if shape else 1
         positions = math.prod(side // pool for side in shape[1:])
         outputs = gates if shared_path else 2 * gates
@@ -145,7 +147,7 @@ class Gate(nn.Module):
 
     def forward(self, inputs: tuple[Tensor, Tensor]) -> Tensor:
         """Gates per sample, in the gate's own precision whatever the inputs'."""
-        x, weight = (each.to(self.paths.weight.dtype) for each in inputs)
+        x, weight = (tensor.to(self.paths.weight.dtype) for tensor in inputs)
         if self.pool > 1:
             x = POOLS[x.ndim - 1](x, self.pool)
         x = x.reshape(len(x), -1, 1) if x.ndim < 3 else x.flatten(2)
@@ -154,7 +156,7 @@ class Gate(nn.Module):
         raw: Tensor = self.paths(x.flatten(1))
         if self.post is not None:
             raw = self.post(raw, weight)
-        return raw.sigmoid().reshape(len(x), -1, self.gates)
+        return (raw.sigmoid() if self.sigmoid else raw).reshape(len(x), -1, self.gates)
 
 
 def can_pool(shape: tuple[int, ...], pool: int) -> bool:

@@ -24,7 +24,7 @@ class Layer:
 
     unit: Unit
     rows: int
-    kept: int
+    rows_kept: int
     gates: slice
     norms: tuple[Unit, ...] = ()
 
@@ -57,8 +57,8 @@ class Rows:
             start = layers[-1].gates.stop if layers else 0
             if unit in owners:
                 rows, hidden = len(task.net.params[unit.params[0]]), unit is not owners[-1]
-                kept = max(1, math.floor(s * rows + 1e-9)) if hidden else rows  # 0.29 x 100 is meant to be 29
-                layers.append(Layer(unit, rows, kept, slice(start, start + rows * hidden)))
+                rows_kept = max(1, math.floor(s * rows + 1e-9)) if hidden else rows  # 0.29 x 100 is meant to be 29
+                layers.append(Layer(unit, rows, rows_kept, slice(start, start + rows * hidden)))
             elif layers and isinstance(module, NORMS):
                 layers[-1] = replace(layers[-1], norms=(*layers[-1].norms, unit))
             else:
@@ -90,28 +90,30 @@ class Rows:
     def select(self, scores: Tensor) -> Tensor:
         """The rows that stay: in each layer those with the highest scores; of equal scores the lower index."""
         orders = [(scores[layer.gates].argsort(descending=True, stable=True), layer) for layer in self.hidden]
-        best = torch.cat([order[: layer.kept] + layer.gates.start for order, layer in orders])
+        best = torch.cat([order[: layer.rows_kept] + layer.gates.start for order, layer in orders])
         return torch.zeros_like(scores, dtype=torch.bool).index_fill(0, best, True)
 
-    def opened(self, active: Tensor) -> Tensor:
+    def open_gates(self, active: Tensor) -> Tensor:
         """The indices of the gates that are open, in their order."""
-        return active.logical_not().to(torch.uint8).argsort(stable=True)[: sum(layer.kept for layer in self.hidden)]
+        return (
+            active.logical_not().to(torch.uint8).argsort(stable=True)[: sum(layer.rows_kept for layer in self.hidden)]
+        )
 
     def by_layer(self, opened: Tensor) -> tuple[Tensor, ...]:
         """What belongs to open gates, layer by layer; the output layer has nothing."""
-        return torch.split(opened, [layer.kept * layer.gated for layer in self.layers])
+        return torch.split(opened, [layer.rows_kept * layer.gated for layer in self.layers])
 
     def stay(self, opened: Tensor) -> list[Tensor | None]:
         """For each layer the indices of the rows that stay; None where all do."""
         pairs = zip(self.layers, self.by_layer(opened), strict=True)
-        return [here - layer.gates.start if layer.kept < layer.rows else None for layer, here in pairs]
+        return [here - layer.gates.start if layer.rows_kept < layer.rows else None for layer, here in pairs]
 
     def thin(self, params: Tree, buffers: Tree, scale: Tensor, active: Tensor) -> tuple[Tree, Tree]:
         """The tensors that the model runs on: gathered, rows times their gates."""
         small, rows_before, chosen_before = {**params, **buffers}, 0, None
-        opened = self.opened(active)
+        opened = self.open_gates(active)
         gates = self.by_layer(scale.index_select(0, opened))
-        for layer, chosen, own in zip(self.layers, self.stay(opened), gates, strict=True):
+        for layer, chosen, layer_gates in zip(self.layers, self.stay(opened), gates, strict=True):
             for name in layer.names:
                 small[name] = _gather(small[name], chosen)
             for name in layer.unit.params:
@@ -119,7 +121,7 @@ class Rows:
                 if leaf.ndim > 1 and chosen_before is not None:  # channels that were flattened stay together
                     apart = leaf.reshape(len(leaf), rows_before, -1, *leaf.shape[2:])
                     leaf = apart.index_select(1, chosen_before).flatten(1, 2)
-                small[name] = leaf * _as_rows(own.to(leaf.dtype), leaf) if layer.gated else leaf
+                small[name] = leaf * _as_rows(layer_gates.to(leaf.dtype), leaf) if layer.gated else leaf
             rows_before, chosen_before = layer.rows, chosen
         return {name: small[name] for name in params}, {name: small[name] for name in buffers}
 
@@ -128,7 +130,7 @@ class Rows:
         if not buffers:
             return stats
         full = dict(stats)
-        for layer, chosen in zip(self.layers, self.stay(self.opened(active)), strict=True):
+        for layer, chosen in zip(self.layers, self.stay(self.open_gates(active)), strict=True):
             for name in layer.names:
                 if chosen is not None and name in buffers and buffers[name].ndim:
                     full[name] = buffers[name].scatter(0, chosen, stats[name])
@@ -136,28 +138,30 @@ class Rows:
 
     def marks(self, active: Tensor) -> Tree:
         """Of each vector the rows that stay; of matrices and kernels, too, which inputs each of them has."""
-        found, columns = Tree(), active.new_ones(1)
+        marks, columns = Tree(), active.new_ones(1)
         for layer in self.layers:
             rows = active[layer.gates] if layer.gated else active.new_ones(layer.rows)
-            for name in (each for each in layer.names if each in self.task.net.params):
-                found[name] = rows if self.task.net.params[name].ndim == 1 else rows[:, None] & columns
+            for name in (name for name in layer.names if name in self.task.net.params):
+                marks[name] = rows if self.task.net.params[name].ndim == 1 else rows[:, None] & columns
             columns = rows
-        return found
+        return marks
 
     def masks(self, marks: Tree) -> Tree:
         """Every mark as often as there are numbers between one row and one input."""
         leaves = self.task.net.params
-        each = {n: mark[..., None].expand(*mark.shape, leaves[n].numel() // mark.numel()) for n, mark in marks.items()}
-        return {name: mask.reshape(leaves[name].shape) for name, mask in each.items()}
+        expanded = {
+            n: mark[..., None].expand(*mark.shape, leaves[n].numel() // mark.numel()) for n, mark in marks.items()
+        }
+        return {name: mask.reshape(leaves[name].shape) for name, mask in expanded.items()}
 
     def share(self, active: Tensor) -> Tensor:
         """The share of the numbers in rows that stay, and of their inputs in those that do: that of every batch."""
         params, taken, inputs, heeded = self.task.net.params, 0, 1, 1
         for layer in self.layers:
             for leaf in (params[name] for name in layer.names if name in params):
-                here = leaf.numel() // layer.rows * layer.kept
+                here = leaf.numel() // layer.rows * layer.rows_kept
                 taken += here if leaf.ndim == 1 else here // inputs * heeded
-            inputs, heeded = layer.rows, layer.kept
+            inputs, heeded = layer.rows, layer.rows_kept
         return torch.full((), taken / tree.size(params), device=active.device)
 
     def check(self) -> None:
@@ -166,8 +170,8 @@ class Rows:
         net = self.task.net
         x = self.task.example[0][:2].to(next(iter(net.params.values())).device)
         for at, (layer, following) in enumerate(pairwise(self.layers)):
-            whole = [replace(each, kept=each.rows) for each in self.layers]
-            whole[at] = replace(layer, kept=(layer.rows + 1) // 2)
+            whole = [replace(other, rows_kept=other.rows) for other in self.layers]
+            whole[at] = replace(layer, rows_kept=(layer.rows + 1) // 2)
             half, weight = Rows(self.task, tuple(whole)), following.unit.params[0]
             active = torch.ones(self.count, dtype=torch.bool, device=x.device)
             active[layer.gates][1::2] = False
@@ -175,11 +179,11 @@ class Rows:
                 heeded = net.params[weight] * half.masks(half.marks(active))[weight]
                 wanted = net.apply({**net.params, weight: heeded}, net.buffers, x).outputs
                 small = half.thin(net.params, net.buffers, torch.ones(self.count, device=x.device), active)
-                found = net.apply(*small, x).outputs
+                outputs = net.apply(*small, x).outputs
             except RuntimeError as error:
                 problem = str(error).strip().splitlines()[0]
             else:
-                if found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-3, atol=1e-5):
+                if outputs.shape == wanted.shape and torch.allclose(outputs, wanted, rtol=1e-3, atol=1e-5):
                     continue
                 problem = "what lies between mixes rows, or something else uses them too"
             raise ModelError(

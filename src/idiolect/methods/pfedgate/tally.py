@@ -15,18 +15,18 @@ def start(count: int, scale: float, score: float, device: torch.device) -> Tree:
     return {**numbers, **{name: torch.zeros((), device=device) for name in ("density", "sent", "samples")}}
 
 
-def restarted(tally: Tree) -> Tree:
+def restart(tally: Tree) -> Tree:
     """The tally as it is, to be replaced by the next samples that come."""
     return {**tally, "samples": torch.zeros_like(tally["samples"])}
 
 
-def added(tally: Tree, gates: Tree, active: Tensor, density: Tensor, samples: Tensor) -> Tree:
+def add(tally: Tree, gates: Tree, active: Tensor, density: Tensor, samples: Tensor) -> Tree:
     """The tally after one more batch: every sample counts alike.
 
     >>> before = start(1, 0.5, 0.5, torch.device("cpu"))
     >>> gates, on = {"scale": torch.tensor([0.2]), "score": torch.tensor([0.9])}, torch.tensor([True])
-    >>> once = added(before, gates, on, torch.tensor(1.0), torch.tensor(2.0))
-    >>> added(once, {**gates, "scale": torch.tensor([0.8])}, on, torch.tensor(1.0), torch.tensor(4.0))["scale"]
+    >>> once = add(before, gates, on, torch.tensor(1.0), torch.tensor(2.0))
+    >>> add(once, {**gates, "scale": torch.tensor([0.8])}, on, torch.tensor(1.0), torch.tensor(4.0))["scale"]
     tensor([0.6000])
     """
     newest = {**gates, "kept": active, "density": density}
@@ -45,9 +45,9 @@ def only_active(before: Slots, after: Slots, masks: Tree) -> Slots:
     """The model and its optimiser's state after a step, but as before where a coordinate was inactive: neither momentum
     nor weight decay moves it."""
 
-    def moved(name: str, new: Tensor, old: Tensor) -> Tensor:
+    def keep_inactive(name: str, new: Tensor, old: Tensor) -> Tensor:
         per_coordinate = name in masks and new.shape == masks[name].shape
         return torch.where(masks[name], new, old) if per_coordinate else new
 
     slots = [slot for slot in after if slot == "params" or slot.startswith("params:")]
-    return {slot: {n: moved(n, leaf, before[slot][n]) for n, leaf in after[slot].items()} for slot in slots}
+    return {slot: {n: keep_inactive(n, leaf, before[slot][n]) for n, leaf in after[slot].items()} for slot in slots}

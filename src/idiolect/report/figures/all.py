@@ -6,6 +6,7 @@ from ..study import Study
 from .clients import client_pictures
 from .curves import curve_pictures, difference_picture, wins_picture
 from .decisions import decision_pictures
+from .features import feature_pictures
 from .models import model_pictures
 from .picture import Picture
 
@@ -18,5 +19,5 @@ def make_pictures(study: Study, target: float = 0.9) -> dict[str, list[Picture]]
         "Leaderboard": pairs,
         "Curves": curve_pictures(study, target),
         "Clients": client_pictures(study),
-        "Why": model_pictures(study) + decisions,
+        "Why": model_pictures(study) + feature_pictures(study) + decisions,
     }

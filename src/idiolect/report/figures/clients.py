@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...analysis import effective_classes, win_tie_loss
-from ...comparison.folder import slug
+from ...core.names import picture_text, slug
 from ...core.tables import label
 from ...data import Federation
 from ..scores import paired_scores
@@ -16,6 +16,8 @@ from ..study import Study
 from .partition import draw_label_shares, draw_partition
 from .picture import (
     HEIGHT,
+    LONGEST,
+    NAME,
     PAPER,
     QUIET,
     WIDTH,
@@ -27,7 +29,6 @@ from .picture import (
     legend_height,
     line_style,
     make_picture,
-    shorten,
 )
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def client_pictures(study: Study) -> list[Picture]:
     for reference in references:
         if reference in study.methods and len(study.methods) > 1:
             pictures.append(gain_picture(study, data, reference))
-    if len(study.methods) > 1 and data.classes:
-        pictures.append(who_picture(study, data))
+    if data.classes and (clients := comparable_clients(study)):
+        pictures.append(who_picture(study, data, clients))
     return [*pictures, partition_picture(study, data)]
 
 
@@ -74,9 +75,9 @@ def spread_picture(study: Study) -> Picture:
             axes.scatter(scores, row + jitter, s=8, color=colour(row), alpha=0.4, linewidths=0)
             if len(scores):
                 _box(axes, scores, row)
-        axes.set_yticks(range(len(study.methods)), [shorten(method) for method in study.methods])
+        axes.set_yticks(range(len(study.methods)), [picture_text(method, NAME) for method in study.methods])
         axes.set_ylim(len(study.methods) - 0.4, -0.6)
-        axes.set_xlabel(f"test {label(study.metric)} of a client")
+        axes.set_xlabel(picture_text(f"test {label(study.metric)} of a client"))
 
     return make_picture(
         "clients-spread",
@@ -114,7 +115,7 @@ def record_picture(study: Study, reference: str) -> Picture:
                         color=PAPER,
                     )  # fmt: skip
             start = start + shares[:, part]
-        axes.set_yticks(range(len(others)), [shorten(method) for method in others])
+        axes.set_yticks(range(len(others)), [picture_text(method, NAME) for method in others])
         axes.set_ylim(len(others) - 0.5, -0.5)
         axes.set_xlim(0, 100)
         axes.grid(False)
@@ -146,7 +147,7 @@ def gain_picture(study: Study, data: Federation, reference: str) -> Picture:
                 _draw_gains(axes, study, method, reference, values)
             axes.set_xlabel(name)
         unit = " (points)" if study.metric == "accuracy" else ""
-        panels[0].set_ylabel(f"{study.metric} minus {reference}'s{unit}")
+        panels[0].set_ylabel(picture_text(f"{study.metric} minus {reference}'s{unit}", LONGEST))
         add_legend(figure, panels[0])
 
     return make_picture(
@@ -160,10 +161,10 @@ def gain_picture(study: Study, data: Federation, reference: str) -> Picture:
 
 
 def _draw_gains(axes: Axes, study: Study, method: str, reference: str, values: list[float]) -> None:
-    own, other = study.first(method).scores, study.first(reference).scores
-    clients = [client for client in own if client in other]
+    scores, other = study.first(method).scores, study.first(reference).scores
+    clients = [client for client in scores if math.isfinite(scores[client] - other.get(client, math.nan))]
     at = np.array([values[client] for client in clients])
-    gains = study.scale * np.array([own[client] - other[client] for client in clients])
+    gains = study.scale * np.array([scores[client] - other[client] for client in clients])
     place = study.methods.index(method)
     axes.scatter(at, gains, s=9, color=colour(place), alpha=0.45, linewidths=0)
     thirds = [part for part in np.array_split(np.argsort(at, kind="stable"), 3) if len(part)]
@@ -171,12 +172,21 @@ def _draw_gains(axes: Axes, study: Study, method: str, reference: str, values: l
     axes.plot(centres, means, **line_style(place, method))
 
 
-def who_picture(study: Study, data: Federation) -> Picture:
+def comparable_clients(study: Study) -> list[int]:
+    """The clients with a defined score of the baseline and of another method, under the first seed."""
+    others = [study.first(method).scores for method in study.methods if method != study.baseline]
+    return sorted(
+        client
+        for client, score in study.first(study.baseline).scores.items()
+        if any(math.isfinite(scores.get(client, math.nan) - score) for scores in others)
+    )
+
+
+def who_picture(study: Study, data: Federation, clients: list[int]) -> Picture:
     """Clients by what they gain: their labels on the left, the gain of every method on the right."""
     baseline, first = study.baseline, study.first
     others = [method for method in study.methods if method != baseline]
     counts = data.label_counts().numpy()
-    clients = sorted(first(baseline).scores)
     gains = np.array(
         [
             [first(m).scores.get(c, math.nan) - first(baseline).scores[c] for m in others]
@@ -191,12 +201,12 @@ def who_picture(study: Study, data: Federation) -> Picture:
 
     def paint(figure: Figure) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(1.1, 2 if many else 1))
-        names = [f"{data.clients[c].name} ({len(data.clients[c])})" for c in order]
+        names = [f"{study.name_client(c)} ({len(data.clients[c])})" for c in order]
         draw_label_shares(left, counts[order], names)
         scaled = study.scale * gains[best_first]
         reach = float(np.nanmax(np.abs(scaled))) or 1.0
         draw_heatmap(right, scaled, "gain", [""] * len(order), others, -reach, reach, "RdBu")
-        label_columns(right, [shorten(method, 20) for method in others])
+        label_columns(right, others, 20)
 
     return make_picture(
         "clients-who",

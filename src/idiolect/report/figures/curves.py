@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...analysis import win_tie_loss
+from ...core.names import picture_text
 from ...core.tables import label
 from ..scores import AXES, axis_positions, common_target, paired_scores
 from ..study import Study
 from .picture import (
     HEIGHT,
+    LONGEST,
+    NAME,
     QUIET,
     WIDTH,
     Picture,
@@ -24,7 +27,6 @@ from .picture import (
     legend_height,
     line_style,
     make_picture,
-    shorten,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def curve_pictures(study: Study, share: float) -> list[Picture]:
                 _curve(axes, study, method, place, what)
             if not math.isnan(target):
                 axes.axhline(study.scale * target, color=QUIET, linewidth=0.8, dashes=(2, 3))
-            axes.set_ylabel(f"test {label(study.metric)}")
+            axes.set_ylabel(picture_text(f"test {label(study.metric)}", LONGEST))
             if what == "rounds":
                 label_rounds(axes)
             else:
@@ -82,30 +84,30 @@ def _curve(axes: Axes, study: Study, method: str, place: int, what: str) -> None
 
 def difference_picture(study: Study) -> Picture:
     """Paired differences to the baseline with their intervals."""
-    others = [each for each in study.comparison.rows if each.versus is not None]
+    others = [other for other in study.comparison.rows if other.versus is not None]
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
         axes.axvline(0, color=QUIET, linewidth=1)
-        for row, each in enumerate(others):
-            place = study.methods.index(each.method)
-            versus = each.versus
+        for row, other in enumerate(others):
+            place = study.methods.index(other.method)
+            versus = other.versus
             assert versus is not None
             middle, scale = study.scale * versus.difference, study.scale
             if not math.isnan(versus.low):
                 axes.plot([scale * versus.low, scale * versus.high], [row, row], color=colour(place))
-            gains = _seed_gains(study, each.method)
+            gains = _seed_gains(study, other.method)
             axes.plot([scale * gain for gain in gains], [row] * len(gains), "|", color=colour(place), markersize=7)
             axes.plot([middle], [row], "o", color=colour(place), markersize=5)
-        axes.set_yticks(range(len(others)), [shorten(each.method) for each in others])
+        axes.set_yticks(range(len(others)), [picture_text(other.method, NAME) for other in others])
         axes.set_ylim(len(others) - 0.5, -0.5)
         # An interval from two seeds can be so wide that nothing else would be seen; it is then cut at the edge.
-        points = [study.scale * gain for each in others for gain in _seed_gains(study, each.method)] + [0.0]
+        points = [study.scale * gain for other in others for gain in _seed_gains(study, other.method)] + [0.0]
         room = max(1.5 * (max(points) - min(points)), 1e-9)
         low, high = axes.get_xlim()
         axes.set_xlim(max(low, min(points) - room), min(high, max(points) + room))
         unit = " (points)" if study.metric == "accuracy" else ""
-        axes.set_xlabel(f"difference to {study.baseline} in test {study.metric}{unit}")
+        axes.set_xlabel(picture_text(f"difference to {study.baseline} in test {study.metric}{unit}", LONGEST))
 
     bar = " with its 95 % Student interval, cut at the edge where it is wide" if len(study.seeds) > 1 else ""
     return make_picture(
@@ -129,7 +131,7 @@ def wins_picture(study: Study) -> Picture:
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        names = [shorten(each) for each in study.methods]
+        names = study.methods
         written = (lambda share: f"{share:.0f}") if size <= 2.5 * MANY_METHODS else None
         draw_heatmap(axes, shares, "clients won (%)", names, names, 0, 100, "RdBu", written)
         label_columns(axes, names)

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ...analysis import cka_matrix, unit_distances
+from ...analysis import unit_distances
 from ...core import tree
-from ...core.tree import Slots, Tree
+from ...core.errors import InputError
+from ...core.tree import Tree
 from ...runs.result import Result
 from ...task.task import Task
 from ..study import Study
 from .picture import WIDTH, Picture, draw_heatmap, make_picture
+from .similarity import MANY_MODELS, SAMPLES, choose_clients, layer_similarity, units_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-MANY_MODELS = 40
-"""Of more clients than this, so many are compared, evenly spread."""
-FEW_MODELS = 10
-"""As many are compared pair by pair."""
-SAMPLES = 240
 
 
 def model_pictures(study: Study) -> list[Picture]:
@@ -36,7 +31,8 @@ def model_pictures(study: Study) -> list[Picture]:
         with study.result(method) as result:
             if result is not None:
                 distances[method] = mean_distances(result)
-                likeness[method] = mean_likeness(result)
+                with suppress(InputError):  # of one client, or without test samples
+                    likeness[method] = layer_similarity(result, clients=choose_clients(result, MANY_MODELS))
     seed = study.seeds[0]
     pictures = [
         _make_unit_picture(
@@ -51,8 +47,8 @@ def model_pictures(study: Study) -> list[Picture]:
         _make_unit_picture(
             "cka",
             "How alike personal models see the same samples",
-            f"Linear CKA of each unit's outputs on {SAMPLES} training samples of several clients, mean over pairs of"
-            f" clients, seed {seed}; 1 is equal up to rotation and scale.",
+            f"Linear CKA of each unit's outputs on the same test samples, about {SAMPLES} of all clients, mean over"
+            f" pairs of clients, seed {seed}; 1 is equal up to rotation and scale.",
             "CKA",
             likeness,
             high=1.0,
@@ -64,10 +60,10 @@ def model_pictures(study: Study) -> list[Picture]:
 def _make_unit_picture(
     name: str, title: str, caption: str, label: str, by_method: dict[str, dict[str, float]], high: float | None = None
 ) -> Picture | None:
-    units = list(dict.fromkeys(unit for each in by_method.values() for unit in each))
+    units = list(dict.fromkeys(unit for by_unit in by_method.values() for unit in by_unit))
     if not units:
         return None
-    values = [[each.get(unit, np.nan) for unit in units] for each in by_method.values()]
+    values = [[by_unit.get(unit, np.nan) for unit in units] for by_unit in by_method.values()]
     top = float(np.nanmax(np.where(np.isfinite(values), values, np.nan))) if high is None else high
 
     def paint(figure: Figure) -> None:
@@ -84,33 +80,17 @@ def _make_unit_picture(
 # -- what is compared -----------------------------------------------------------------------------------
 
 
-def choose_clients(result: Result, most: int) -> list[int]:
-    """Seen clients with the first network, evenly spread if there are many."""
-    plan = result.plan
-    same = [
-        index
-        for index in plan.data.seen
-        if not plan.networks or plan.networks[index] == plan.networks[plan.data.seen[0]]
-    ]
-    return [same[int(place)] for place in np.linspace(0, len(same) - 1, min(most, len(same))).round()]
-
-
-def units_of(task: Task) -> dict[str, Sequence[str]]:
-    """The parameters of every unit that has some."""
-    return {unit.name: unit.params for unit in task.units if unit.params}
-
-
 def mean_distances(result: Result) -> dict[str, float]:
     """Of every unit, the mean relative distance of personal models from the global one."""
     clients = choose_clients(result, MANY_MODELS)
     task = result.plan.context(clients[0], 0).task
-    models = [view["params"] for client in clients if "params" in (view := result.view(client))]
+    models = [personal["params"] for client in clients if "params" in (personal := result.personal_slots(client))]
     if not models:
         return {}
     reference = global_model(result, task, models)
     distances = [unit_distances(model, reference, units_of(task)) for model in models]
-    units = [unit for unit in units_of(task) if any(unit in each for each in distances)]
-    return {unit: float(np.mean([each[unit] for each in distances if unit in each])) for unit in units}
+    units = [unit for unit in units_of(task) if any(unit in by_unit for by_unit in distances)]
+    return {unit: float(np.mean([by_unit[unit] for by_unit in distances if unit in by_unit])) for unit in units}
 
 
 def global_model(result: Result, task: Task, models: Sequence[Tree]) -> Tree:
@@ -124,53 +104,3 @@ def global_model(result: Result, task: Task, models: Sequence[Tree]) -> Tree:
 
 def _shapes(model: Tree) -> dict[str, torch.Size]:
     return {name: leaf.shape for name, leaf in model.items()}
-
-
-def mean_likeness(result: Result) -> dict[str, float]:
-    """Of every unit, the mean CKA over pairs of clients."""
-    clients = choose_clients(result, FEW_MODELS)
-    if len(clients) < 2:
-        return {}
-    plan = result.plan
-    each = -(-SAMPLES // len(clients))
-    x = torch.cat([plan.split(client, "train")[0][:each] for client in clients])
-    features = [unit_outputs(result, client, x) for client in clients]
-    above = torch.triu(torch.ones(len(clients), len(clients)), diagonal=1) > 0
-    shared = [unit for unit in features[0] if all(unit in outputs for outputs in features)]
-    return {unit: float(cka_matrix([outputs[unit] for outputs in features])[above].mean()) for unit in shared}
-
-
-@torch.no_grad()
-def unit_outputs(result: Result, client: int, x: Tensor) -> dict[str, Tensor]:
-    """What every unit of a client's model gives for some samples."""
-    plan = result.plan
-    ctx = plan.context(client, plan.rounds - 1, newcomer=False)
-    view: Slots = result.view(client)
-    parts: dict[str, list[Tensor]] = {}
-    for batch in torch.split(x, plan.method.needs.eval_batch or len(x)):
-        with record_outputs(ctx.task) as outputs:
-            plan.method.predict(ctx, view, batch)
-        for unit, output in outputs.items():
-            parts.setdefault(unit, []).append(output.flatten(1))
-    return {unit: torch.cat(batches) for unit, batches in parts.items() if sum(map(len, batches)) == len(x)}
-
-
-@contextmanager
-def record_outputs(task: Task) -> Iterator[dict[str, Tensor]]:
-    """Collect what the units give in a forward pass; of several passes, the last."""
-    outputs: dict[str, Tensor] = {}
-
-    def tap(unit: str) -> Any:
-        def note(module: Any, inputs: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and output.ndim > 1:
-                outputs[unit] = output.detach()
-
-        return note
-
-    modules = dict(task.net.module.named_modules())
-    hooks = [modules[unit].register_forward_hook(tap(unit)) for unit in units_of(task) if unit in modules]
-    try:
-        yield outputs
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...core.errors import InputError
+from ...core.names import picture_text, shorten, visible
 from ...data.federation import Federation
-from .picture import FORMATS, draw_heatmap, matplotlib_settings, save_figure
+from .picture import FORMATS, LONGEST, NAME, draw_heatmap, matplotlib_settings, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DISCS = 40
+WIDEST = 40
+"""The longest name of a client on the terminal."""
 _SHADES = ((0.5, "█"), (0.25, "▓"), (0.05, "▒"), (0.0, "░"))
 _SEEN, _UNSEEN = "#2b6cb0", "#c05621"
 _STYLE = {"svg.hashsalt": "idiolect", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
@@ -29,7 +32,10 @@ def partition_text(federation: Federation, limit: int = 40) -> str:
     client    samples  0 1 2 3 4 5 6 7 8 9
     ...
     """
-    names = [client.name + "*" * (at in federation.unseen) for at, client in enumerate(federation.clients)]
+    names = [
+        shorten(visible(client.name), WIDEST) + "*" * (at in federation.unseen)
+        for at, client in enumerate(federation.clients)
+    ]
     sizes = [len(client.indices) for client in federation.clients]
     wide, counted = max(6, *map(len, names)), max(7, *(len(str(size)) for size in sizes))
     classes = federation.classes or 0
@@ -68,7 +74,7 @@ def draw_partition(federation: Federation, path: str | Path) -> None:
     >>> from idiolect.data import load
     >>> draw_partition(load("digits", clients=10), getfixture("tmp_path") / "partition.svg")
     """
-    if Path(path).suffix.lower() not in (endings := [f".{each}" for each in FORMATS]):
+    if Path(path).suffix.lower() not in (endings := [f".{ending}" for ending in FORMATS]):
         raise InputError(f"cannot draw to {str(path)!r}; the name must end in {', '.join(endings)}")
     clients, classes = len(federation), federation.classes or 0
     width = float(np.clip(1.8 + 0.32 * clients, 6.4, 15))
@@ -84,7 +90,9 @@ def draw_partition(federation: Federation, path: str | Path) -> None:
         if classes:
             _draw_labels(panels[1, 0], federation, width, heights[1])
         _label_clients(panels[-1, 0], federation)
-        figure.suptitle(f"{federation.name}, {clients} clients, {federation.partition}", fontsize=10)
+        figure.suptitle(
+            picture_text(f"{federation.name}, {clients} clients, {federation.partition}", LONGEST), fontsize=10
+        )
         save_figure(figure, Path(path), dpi=150)
 
 
@@ -111,7 +119,7 @@ def _draw_labels(axes: Axes, federation: Federation, width: float, height: float
     if clients <= DISCS and classes <= DISCS:
         _draw_discs(axes, federation, counts, 72 * min(0.8 * width / clients, 0.8 * height / classes, 0.3))
     else:
-        shown = axes.imshow(
+        image = axes.imshow(
             np.where(counts > 0, counts, np.nan).T,
             norm="log",
             cmap="Blues",
@@ -119,7 +127,7 @@ def _draw_labels(axes: Axes, federation: Federation, width: float, height: float
             aspect="auto",
             interpolation="none",
         )
-        bar = axes.figure.colorbar(shown, ax=axes, label="samples", pad=0.01)
+        bar = axes.figure.colorbar(image, ax=axes, label="samples", pad=0.01)
         bar.ax.set_ylim(1, max(2, counts.max()))
     axes.set_ylim(classes - 0.4, -0.6)
     axes.set_yticks(range(0, classes, 1 if classes <= DISCS else 10))
@@ -130,12 +138,12 @@ def _draw_discs(axes: Axes, federation: Federation, counts: np.ndarray, diameter
     """Discs whose area is the number of samples, the largest of this diameter in points."""
     unit = diameter**2 / counts.max()
     at, label = np.nonzero(counts)
-    colours = [_UNSEEN if each in federation.unseen else _SEEN for each in at]
+    colours = [_UNSEEN if client in federation.unseen else _SEEN for client in at]
     axes.grid(color="#e2e8f0", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.scatter(at, label, s=np.maximum(counts[at, label] * unit, 0.8), c=colours, linewidths=0)
-    for shown in sorted({1, _round(counts.max() / 8), _round(counts.max())}):
-        axes.scatter([], [], s=shown * unit, c=_SEEN, linewidths=0, label=f"{shown}")
+    for count in sorted({1, _round(counts.max() / 8), _round(counts.max())}):
+        axes.scatter([], [], s=count * unit, c=_SEEN, linewidths=0, label=f"{count}")
     axes.legend(title="samples", loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 
@@ -152,4 +160,4 @@ def _label_clients(axes: Axes, federation: Federation) -> None:
     if len(names) > DISCS or all(name.startswith("client-") for name in names):
         axes.set_xticks(range(0, len(names), 1 if len(names) <= DISCS else 10))
     else:
-        axes.set_xticks(range(len(names)), names, rotation=90)
+        axes.set_xticks(range(len(names)), [picture_text(name, NAME) for name in names], rotation=90)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.errors import MissingExtraError
+from ...core.names import picture_text, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +34,10 @@ PAGE_COLOURS = {
 """What the page puts in the place of fixed colours."""
 DASHES = ("-", "--", ":", "-.")
 WIDTH, HEIGHT = 5.2, 3.3
+NAME = 24
+"""The longest name beside an axis."""
+LONGEST = 80
+"""The longest text along an axis."""
 LONG = 30
 """The longest name in a legend."""
 MANY_CELLS = 4000
@@ -142,14 +147,14 @@ def embed_svg(svg: str, name: str, title: str) -> str:
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(?<=<svg)((?: [\w:]+="[^"]*")*)', lambda match: _opening(match[1], title), svg, count=1)
     svg = re.sub(r'(?<= id=")|(?<=url\(#)|(?<=href="#)', f"{name}-", svg)
-    for fixed, shown in PAGE_COLOURS.items():
-        svg = svg.replace(fixed, shown)
+    for fixed, themed in PAGE_COLOURS.items():
+        svg = svg.replace(fixed, themed)
     return svg
 
 
 def _opening(attributes: str, title: str) -> str:
     sized = re.sub(r' (?:width|height|version|xmlns:xlink|xmlns)="[^"]*"', "", attributes)
-    return f' role="img" aria-label="{escape(title, quote=True)}"{sized}'
+    return f' role="img" aria-label="{escape(visible(title), quote=True)}"{sized}'
 
 
 # -- what several pictures need -------------------------------------------------------------------------
@@ -163,16 +168,7 @@ def colour(place: int) -> str:
 def line_style(place: int, method: str) -> dict[str, Any]:
     """How its line is drawn, solid until the colours are used up, and called in a legend."""
     dashes = DASHES[place // len(COLOURS) % len(DASHES)]
-    return {"linestyle": dashes, "color": colour(place), "label": shorten(method, LONG)}
-
-
-def shorten(name: str, width: int = 24) -> str:
-    """A name that fits beside an axis.
-
-    >>> shorten("finetune(fedlag(ditto(lam=0.5)))")
-    'finetune(fedlag(ditto(l…'
-    """
-    return name if len(name) <= width else f"{name[: width - 1]}…"
+    return {"linestyle": dashes, "color": colour(place), "label": picture_text(method, LONG)}
 
 
 def draw_heatmap(
@@ -185,19 +181,21 @@ def draw_heatmap(
     high: float | None = None,
     cmap: str = "viridis",
     written: Callable[[float], str] | None = None,
+    has_bar: bool = True,
 ) -> None:
-    """A heat map with named rows and columns, a colour bar and, if wanted, the number in every cell."""
+    """A heat map with named rows and columns, if wanted a colour bar, and the number in every cell."""
     grid = np.ma.masked_invalid(np.asarray(values, float))
     mesh = axes.pcolormesh(grid, cmap=cmap, vmin=low, vmax=high, edgecolors="face", linewidth=0.4)
     mesh.set_rasterized(grid.size > MANY_CELLS)
     axes.grid(False)
     axes.invert_yaxis()
-    axes.set_yticks(np.arange(len(rows)) + 0.5, [shorten(each) for each in rows])
+    axes.set_yticks(np.arange(len(rows)) + 0.5, [picture_text(name, NAME) for name in rows])
     every = max(1, -(-len(columns) // 15))
-    shown = range(0, len(columns), every)
-    axes.set_xticks([place + 0.5 for place in shown], [str(columns[place]) for place in shown])
+    labelled = range(0, len(columns), every)
+    axes.set_xticks([place + 0.5 for place in labelled], [picture_text(str(columns[place])) for place in labelled])
     axes.tick_params(length=0)
-    axes.figure.colorbar(mesh, ax=axes, pad=0.02).set_label(label, size=8)
+    if has_bar:
+        axes.figure.colorbar(mesh, ax=axes, pad=0.02).set_label(picture_text(label), size=8)
     for (row, column), value in np.ndenumerate(grid.data):
         if written is not None and np.isfinite(value):
             dark = np.dot(mesh.to_rgba(value)[:3], (0.3, 0.59, 0.11)) < 0.5
@@ -231,10 +229,10 @@ def legend_columns(labels: Sequence[str]) -> int:
 
 def legend_height(methods: Sequence[str]) -> float:
     """The inches that a legend of methods takes."""
-    labels = [shorten(method, LONG) for method in methods]
+    labels = [picture_text(method, LONG) for method in methods]
     return 0.17 * -(-len(labels) // legend_columns(labels))
 
 
-def label_columns(axes: Axes, names: Sequence[str]) -> None:
+def label_columns(axes: Axes, names: Sequence[str], width: int = NAME) -> None:
     """Every column of a heat map with its name, upright."""
-    axes.set_xticks(np.arange(len(names)) + 0.5, names, rotation=90)
+    axes.set_xticks(np.arange(len(names)) + 0.5, [picture_text(name, width) for name in names], rotation=90)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ...comparison.folder import slug
+from ...core.names import picture_text, slug
 from ..study import Run, Study
-from .picture import HEIGHT, INK, WIDTH, Picture, colour, draw_heatmap, label_rounds, make_picture
+from .picture import HEIGHT, INK, LONG, LONGEST, WIDTH, Picture, colour, draw_heatmap, label_rounds, make_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +29,7 @@ NAMES = {
     "on": ("Share of weights that are on", "share", ""),
     "rate": ("Learning rate of every unit", "multiple of the run's", "Mean over clients."),
     "sent": ("Share of every unit that is sent", "share of coordinates", "Mean over clients."),
+    "personal": ("Personal units", "personal", "1 after a round: clients keep their own values of the unit."),
     "pi": ("Mixture weights", "weight", "Mean over clients."),
 }  # fmt: skip
 """Titles, labels and how to read them, for records that need no panel of their own."""
@@ -71,12 +72,18 @@ class Records:
         return np.array([[values.get((f"{what}/{u}", r), np.nan) for r in self.rounds] for u in self.units(what)])
 
     def picture(
-        self, name: str, title: str, caption: str, paint: Callable[[Figure], None], height: float = HEIGHT
+        self,
+        name: str,
+        title: str,
+        caption: str,
+        paint: Callable[[Figure], None],
+        height: float = HEIGHT,
+        width: float = WIDTH,
     ) -> Picture:
         """A picture of this run."""
         caption = f"{caption} Seed {self.run.seed}.".strip()
         file = f"{slug(self.run.method)}-{slug(name)}"
-        return replace(make_picture(file, title, caption, paint, (WIDTH, height)), method=self.run.method)
+        return replace(make_picture(file, title, caption, paint, (width, height)), method=self.run.method)
 
 
 def record_pictures(records: Records, names: Sequence[str]) -> list[Picture]:
@@ -122,7 +129,7 @@ def client_lines(records: Records, name: str, title: str, label: str, reading: s
                 axes.plot(records.rounds, line, color=colour(0), alpha=0.35 if len(values) > 1 else 1, linewidth=1)
             if len(values) > 1:
                 axes.plot(records.rounds, np.nanmedian(values, axis=0), color=INK, linewidth=2)
-        axes.set_ylabel(label)
+        axes.set_ylabel(picture_text(label, LONGEST))
         label_rounds(axes)
 
     kind = "The median over clients and the middle half." if many else "A line per client; the bold one is the median."
@@ -140,4 +147,4 @@ def draw_band(
 ) -> None:
     """A line and the band around it."""
     axes.fill_between(rounds, low, high, color=colour(place), alpha=0.2, linewidth=0)
-    axes.plot(rounds, middle, color=colour(place), label=label)
+    axes.plot(rounds, middle, color=colour(place), label=picture_text(label, LONG))

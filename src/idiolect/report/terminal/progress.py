@@ -15,6 +15,8 @@ from rich.table import Column
 from rich.text import Text
 
 from ...comparison.tables import verdict
+from ...core.files import finite_or_null
+from ...core.names import visible
 from ...runs.progress import Reporter, clock
 from ...runs.round_loop import Progress as Round
 
@@ -32,7 +34,7 @@ class Plain(Reporter):
 
     def say(self, text: str) -> None:
         """One line, never wrapped."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
     def step(self, label: str, round: Round) -> None:
         """Say every so many rounds how a single run goes on."""
@@ -60,10 +62,10 @@ class _Left(ProgressColumn):
 class _Narrower:
     """Something that leaves two columns free: a terminal writes ^C there, and a full line would break."""
 
-    shown: RenderableType
+    content: RenderableType
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from console.render(self.shown, options.update(width=options.max_width - 2))
+        yield from console.render(self.content, options.update(width=options.max_width - 2))
 
 
 class _Bars(Progress):
@@ -89,7 +91,7 @@ class Live(Reporter):
             redirect_stdout=False,  # all that is printed meanwhile goes through the console anyway
             redirect_stderr=False,
         )
-        self.shown: dict[str, TaskID] = {}
+        self.tasks: dict[str, TaskID] = {}
         self.overall: TaskID | None = None
 
     def __enter__(self) -> Self:
@@ -110,8 +112,8 @@ class Live(Reporter):
         """Show a bar for this run."""
         super().start(label, rounds, done)
         done, room = max(0, done), self.bars.console.width - FACTS + CLIENTS * (not self.says_clients)
-        name = shorten_label(label, room)
-        self.shown[label] = self.bars.add_task(
+        name = shorten_label(visible(label), room)
+        self.tasks[label] = self.bars.add_task(
             name, total=rounds, completed=done, count=f"{done}/{rounds}", facts="", left=math.nan
         )
         self._update_overall()
@@ -123,7 +125,7 @@ class Live(Reporter):
         done = max(0, meter.done)
         facts = meter.facts(self.says_clients)
         self.bars.update(
-            self.shown[label], completed=done, count=f"{done}/{meter.rounds}", facts=facts, left=meter.left
+            self.tasks[label], completed=done, count=f"{done}/{meter.rounds}", facts=facts, left=meter.left
         )
         self._update_overall()
 
@@ -131,7 +133,7 @@ class Live(Reporter):
         """Take the run's bar away; that of a single run stays."""
         super().end(label, summary)
         if self.overall is not None:
-            self.bars.remove_task(self.shown.pop(label))
+            self.bars.remove_task(self.tasks.pop(label))
         self._update_overall()
 
     @property
@@ -164,10 +166,7 @@ class JsonLines(Reporter):
 
     def write(self, event: str, label: str, **facts: Any) -> None:
         """One line; numbers that JSON lacks become null."""
-        known = {
-            key: None if isinstance(each, float) and not math.isfinite(each) else each for key, each in facts.items()
-        }
-        print(json.dumps({"event": event, "run": label, **known}), file=self.file, flush=True)
+        print(json.dumps({"event": event, "run": label, **finite_or_null(facts)}), file=self.file, flush=True)
 
     def start(self, label: str, rounds: int, done: int = 0) -> None:
         """A run starts."""

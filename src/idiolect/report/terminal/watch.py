@@ -19,12 +19,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ...comparison.folder import SPEC, read_spec, slug
+from ...comparison.folder import SPEC, read_spec
 from ...core.errors import InputError, RunFolderError
 from ...core.expressions import split
+from ...core.names import slug, visible
 from ...core.tables import Formatter, formatter, label
 from ...runs.progress import clock
-from ...runs.settings import Config, read_config
+from ...runs.settings import OWN, Config, read_config
 
 Curve = Mapping[int, float]
 """A value by round, counted from 1."""
@@ -32,7 +33,8 @@ HEIGHT, WIDEST = 8, 100
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _NEW = """SELECT round, point, split, metric, SUM(value * samples) / SUM(samples) FROM metrics
-    WHERE rowid > ? AND rowid <= ? AND cohort = 'seen' AND split IN ('train', 'val') AND value IS NOT NULL
+    WHERE rowid > ? AND rowid <= ? AND cohort = 'seen' AND split IN ('train', 'val')
+    AND value BETWEEN -1.7976931348623157e308 AND 1.7976931348623157e308 AND samples > 0
     GROUP BY round, point, split, metric"""
 
 
@@ -80,14 +82,15 @@ class Watched:
     def metric(self, wanted: str | None = None) -> str:
         """The metric that is shown: the wanted one, else the headline, else whatever there is."""
         known = list(dict.fromkeys(metric for _, part, metric in self._curves if part == "val"))
-        named = split(self.metrics)[0] if self.metrics else None
-        if wanted is not None and known and wanted not in known:
+        named = split(self.metrics) if self.metrics and self.metrics != OWN else []
+        if wanted is not None and known and wanted not in (*known, *named):
             raise InputError(f"there is no metric {wanted!r} in {self.folder}; choose one of {', '.join(known)}")
-        return wanted or next((each for each in known if each in (named, "accuracy", "mse")), (known or ["loss"])[-1])
+        usual = (name for name in known if name in ("accuracy", "mse"))
+        return wanted or next(iter((*named, *usual)), (known or ["loss"])[-1])
 
     def score(self, metric: str) -> Curve:
         """The sample-weighted validation score by round, after adaptation where the method adapts."""
-        return self._curves.get(("adapted", "val", metric)) or self._curves.get(("view", "val", metric), {})
+        return self._curves.get(("adapted", "val", metric)) or self._curves.get(("personal", "val", metric), {})
 
     @property
     def loss(self) -> Curve:
@@ -106,7 +109,7 @@ def find(folder: Path) -> list[Watched]:
         spec = read_spec(folder / SPEC)
         common = _rounds(spec, folder), spec.get("metrics")
         return [
-            Watched(method, folder / slug(method) / f"seed-{seed}", *common)
+            Watched(visible(str(method)), folder / slug(str(method)) / f"seed-{seed}", *common)
             for method in spec["methods"]
             for seed in spec["seeds"]
         ]
@@ -115,7 +118,11 @@ def find(folder: Path) -> list[Watched]:
         way = f"watch one of those inside: {inside[0]}" if inside else f"start one with: idiolect run --out {folder}"
         raise RunFolderError(f"{folder} holds no run and no comparison; {way}")
     config = read_config(folder / "config.yaml")
-    return [Watched(str(config.get("method", Config.method)), folder, _rounds(config, folder), config.get("metrics"))]
+    return [
+        Watched(
+            visible(str(config.get("method", Config.method))), folder, _rounds(config, folder), config.get("metrics")
+        )
+    ]
 
 
 def _rounds(settings: Mapping[str, Any], folder: Path) -> int:
@@ -135,7 +142,7 @@ def follow(folder: Path, console: Console, every: float = 2.0, once: bool = Fals
         try:
             while True:
                 live.update(frame(runs, metric), refresh=True)
-                if all(each.complete for each in runs):
+                if all(run.complete for run in runs):
                     return
                 time.sleep(every)
                 runs = runs if len(runs) == 1 else _find_new(folder, runs)
@@ -145,14 +152,14 @@ def follow(folder: Path, console: Console, every: float = 2.0, once: bool = Fals
 
 def _find_new(folder: Path, runs: Sequence[Watched]) -> list[Watched]:
     """The runs of a comparison, to which methods and seeds may have been added."""
-    known = {each.folder: each for each in runs}
-    return [known.get(each.folder, each) for each in find(folder)]
+    known = {run.folder: run for run in runs}
+    return [known.get(run.folder, run) for run in find(folder)]
 
 
 def frame(runs: Sequence[Watched], metric: str | None = None) -> RenderableType:
     """What is seen now: two charts for one run, a line per method for a comparison."""
-    for each in runs:
-        each.look()
+    for run in runs:
+        run.look()
     return _Run(runs[0], metric) if len(runs) == 1 else _Comparison(runs, metric)
 
 
@@ -172,12 +179,14 @@ class _Run:
         yield Text(f"{run.method}  round {run.done}/{run.rounds}  {clock(run.seconds)}  {state}", style="bold")
         height = max(3, min(HEIGHT, console.height // 2 - 4))
         for title, curve, show in (
-            (f"validation {label(metric)}", run.score(metric), formatter(metric)),
+            (f"validation {visible(label(metric))}", run.score(metric), formatter(metric)),
             ("training loss", run.loss, formatter("loss")),
         ):
             if curve:
                 yield Text(f"\n{title}: {show(list(curve.values())[-1])}", style="cyan")
                 yield from chart(curve, min(WIDEST, options.max_width - 2), height, show)
+            elif run.done:
+                yield Text(f"\n{title}: undefined or not measured so far", style="cyan")
 
 
 @dataclass(frozen=True)
@@ -188,26 +197,27 @@ class _Comparison:
     metric: str | None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        metric = next((each.metric(self.metric) for each in self.runs if each.done), self.metric or "score")
+        metric = next((run.metric(self.metric) for run in self.runs if run.done), self.metric or "score")
         show = formatter(metric)
         methods: dict[str, list[Watched]] = {}
-        for each in self.runs:
-            methods.setdefault(each.method, []).append(each)
-        curves = {name: mean_curve([each.score(metric) for each in runs]) for name, runs in methods.items()}
+        for run in self.runs:
+            methods.setdefault(run.method, []).append(run)
+        curves = {name: mean_curve([run.score(metric) for run in runs]) for name, runs in methods.items()}
         values = [value for curve in curves.values() for value in curve.values() if math.isfinite(value)]
         low, high = (min(values), max(values)) if values else (0.0, 1.0)
-        done = sum(each.complete for each in self.runs)
-        rounds = sum(each.done for each in self.runs), sum(each.rounds for each in self.runs)
+        done = sum(run.complete for run in self.runs)
+        rounds = sum(run.done for run in self.runs), sum(run.rounds for run in self.runs)
         yield Text(f"{done}/{len(self.runs)} runs done  round {rounds[0]}/{rounds[1]} of all", style="bold")
-        yield Text(f"validation {label(metric)}, mean over seeds, from {show(low)} to {show(high)}", style="cyan")
+        reach = f"from {show(low)} to {show(high)}" if values else "undefined or not measured so far"
+        yield Text(f"validation {visible(label(metric))}, mean over seeds, {reach}", style="cyan")
         names = max(8, min(max(map(len, methods)), options.max_width // 3))
         width = max(8, min(WIDEST, options.max_width) - names - 24)
         table = Table.grid(padding=(0, 1))
         for name, runs in methods.items():
             curve = curves[name]
             newest = show(list(curve.values())[-1]) if curve else "–"
-            line = spark(curve, max(each.rounds for each in runs), width, low, high)
-            stands = f"{sum(each.done for each in runs)}/{sum(each.rounds for each in runs)}"
+            line = spark(curve, max(run.rounds for run in runs), width, low, high)
+            stands = f"{sum(run.done for run in runs)}/{sum(run.rounds for run in runs)}"
             table.add_row(
                 Text(name if len(name) <= names else f"{name[: names - 1]}…"),
                 Text(line, style="green"),
@@ -234,7 +244,7 @@ def spark(curve: Curve, rounds: int, width: int, low: float, high: float) -> str
     '▁▅▇█    '
     """
     heights = _heights(curve, rounds, width, low, high, len(_BLOCKS))
-    return "".join(" " if each is None else _BLOCKS[each] for each in heights)
+    return "".join(" " if height is None else _BLOCKS[height] for height in heights)
 
 
 def chart(curve: Curve, width: int, height: int, show: Formatter) -> list[Text]:

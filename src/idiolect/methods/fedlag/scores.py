@@ -1,0 +1,103 @@
+"""What the server makes of the clients' updates: how each layer's point apart, its score over rounds, which layers are
+personal, and what the paper's theory predicts of that."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...analysis import constant_range, cosine_matrix, gains_of_angles, rank_units, sketch
+from ...contract.context import RoundContext
+from ...core.tree import Slots, Tree
+
+CONFLICTS, SCORE, PERSONAL, CHANGES = "fedlag.conflicts", "fedlag.score", "fedlag.personal", "fedlag.changes"
+GAIN, GAINERS, BOUND = "fedlag.gain", "fedlag.gainers", "fedlag.bound"
+
+
+class Angles(NamedTuple):
+    """Of one layer, the cosines between the updates of every two clients, and the updates' lengths."""
+
+    cosines: Tensor
+    norms: Tensor
+
+
+def measure_angles(updates: Iterable[Tensor], size: int | None) -> Angles:
+    """The angles between updates, exact or of sketches of some size, and their lengths."""
+    rows, norms = [], []
+    for update in updates:
+        # A common length changes no angle, but spares the squares of huge and of tiny updates.
+        longest = update.abs().amax().clamp_min(torch.finfo(update.dtype).tiny)
+        row = update / longest
+        norms.append(longest.double() * row.double().norm())
+        rows.append(row if size is None else sketch(row, size))
+    return Angles(cosine_matrix(rows), torch.stack(norms))
+
+
+def add_conflicts(before: Tree, conflicts: Mapping[str, float], schedule: str, ema: float) -> dict[str, float]:
+    """The score of each layer: all its conflicts so far, or this round's, or a moving average of them."""
+    old, new = (ema, 1 - ema) if schedule == "dynamic" else (1.0, 1.0)
+    return {unit: old * float(before[unit]) + new * count for unit, count in conflicts.items()}
+
+
+def rank_layers(
+    score: Mapping[str, float],
+    conflicts: Mapping[str, float],
+    angles: Mapping[str, Angles],
+    k: int,
+    schedule: str,
+    tie: Literal["last", "first"],
+    allow_zero: bool,
+) -> set[str]:
+    """The personal layers. Where scores add up, a layer without a conflict in this round counts as one without any."""
+    ranked = {unit: score[unit] * (schedule != "cumulative" or conflicts[unit] > 0) for unit in score}
+    return set(rank_units(ranked, {unit: each.cosines for unit, each in angles.items()}, k, tie, allow_zero))
+
+
+def count_change(ctx: RoundContext, before: set[str], now: set[str]) -> float:
+    """1 if other layers are personal than before, which is worth a warning after the last round."""
+    if not before or now == before:
+        return 0.0
+    if ctx.round == ctx.rounds - 1:
+        warnings.warn(
+            "fedlag: the personal layers changed in the last round, so that the last models were never trained as "
+            "they are; look at the selected round, or let schedule=cumulative choose",
+            stacklevel=2,
+        )
+    return 1.0
+
+
+def predict_gains(ctx: RoundContext, angles: Mapping[str, Angles], personal: set[str]) -> Slots:
+    """What the theory says of each layer, if it were personal, and of those that are (lemmas 5.1, 5.2, theorem 5.3)."""
+    gains = {unit: gains_of_angles(*each) for unit, each in angles.items()}
+    total = sum(float(gains[unit].mean()) * len(gains[unit]) ** 2 for unit in sorted(personal))
+    lr = ctx.training.lr * ctx.training.schedule.factor(max(ctx.round, 0), ctx.rounds)
+    low, high = constant_range(lr, ctx.training.epochs)
+    return {
+        GAIN: numbers(ctx, {unit: float(each.mean()) for unit, each in gains.items()}),
+        GAINERS: numbers(ctx, {unit: share_of_gainers(gains[unit], each.norms) for unit, each in angles.items()}),
+        BOUND: numbers(ctx, {"least": -high * total, "most": -low * total}),
+    }
+
+
+def share_of_gainers(gains: Tensor, norms: Tensor) -> float:
+    """Which share of the clients gains more than round-off."""
+    return float((gains > 1e-6 * norms.square()).double().mean())
+
+
+def records_of(server: Slots) -> dict[str, float]:
+    """What a run records of the layers: conflicts, gains and the share of clients that gain, changes, the bound."""
+    names = {"conflicts": CONFLICTS, "gain": GAIN, "gainers": GAINERS}
+    by_unit = {f"{name}/{unit}": float(leaf) for name, slot in names.items() for unit, leaf in server[slot].items()}
+    bound = {f"bound_{end}": float(leaf) for end, leaf in server[BOUND].items()}
+    return {**by_unit, "personal_changes": float(server[CHANGES]["count"]), **bound}
+
+
+def numbers(ctx: RoundContext, values: Mapping[str, float]) -> Tree:
+    """Numbers, or booleans, as leaves."""
+    device = next(iter(ctx.initial["params"].values())).device
+    kinds = {True: torch.bool, False: torch.float64}
+    return {n: torch.tensor(v, dtype=kinds[isinstance(v, bool)], device=device) for n, v in values.items()}

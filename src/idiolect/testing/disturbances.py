@@ -1,0 +1,57 @@
+"""Engines that only test: what they do otherwise must not matter, or must be noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from ..contract import Download, Upload
+from ..core import codec, tree
+from ..engines import Loop
+from ..engines.loop import Outcomes, States
+from .differences import require
+
+
+class Backwards(Loop):
+    """The loop engine, last client first."""
+
+    def train(self, round: int, states: States, download: Download) -> Outcomes:
+        """The clients' parts, in reverse order."""
+        for index in sorted(states, reverse=True):
+            yield from super().train(round, {index: states[index]}, download)
+
+
+class ThroughBytes(Loop):
+    """The loop engine with every message and state encoded and decoded on its way."""
+
+    def train(self, round: int, states: States, download: Download) -> Outcomes:
+        """The clients' parts, all slots through bytes."""
+        for index, before in sorted(states.items()):
+            state = None if before is None else codec.decode(codec.encode(before))[0]
+            message = Download(codec.decode(codec.encode(download.of(index)))[0])
+            for _, outcome in super().train(round, {index: state}, message):
+                upload = outcome.upload
+                if upload is not None:
+                    data = codec.encode(upload.slots, upload.masks)
+                    counted = codec.size(upload.slots, upload.masks)
+                    require(codec.payload(data) == counted, f"{counted} bytes counted, {codec.payload(data)} encoded")
+                    upload = Upload(*codec.decode(data))
+                yield index, replace(outcome, upload=upload)
+
+
+class Poisoned(Loop):
+    """The loop engine with one client whose upload is not finite."""
+
+    def train(self, round: int, states: States, download: Download) -> Outcomes:
+        """The clients' parts; client 1's upload is spoilt."""
+        for index, outcome in super().train(round, states, download):
+            upload = outcome.upload
+            if index == 1 and upload is not None:
+                spoilt = {slot: tree.map(_spoil, leaves) for slot, leaves in upload.slots.items()}
+                upload = Upload(spoilt, upload.masks)
+            yield index, replace(outcome, upload=upload)
+
+
+def _spoil(leaf: Tensor) -> Tensor:
+    return leaf * float("nan") if leaf.is_floating_point() else leaf
