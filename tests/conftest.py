@@ -1,11 +1,22 @@
-"""What all tests share: one thread each, since several run at a time, and a way to call the command line."""
+"""What all tests share: one thread and one seed each, whatever ran before, and a way to call the command line."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 
 from idiolect.cli import main
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    """Modules that a test makes have the same initial weights in whatever order and process the tests run."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
