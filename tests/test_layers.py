@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,13 @@ ROOMS = {
 """Which rooms may import a package."""
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+@cache
+def imports(path: Path) -> tuple[tuple[str, bool], ...]:
     """What a file imports, as absolute names, and whether it does so when it is imported itself."""
+    return tuple(read_imports(path))
+
+
+def read_imports(path: Path) -> Iterator[tuple[str, bool]]:
     package = ["idiolect", *path.relative_to(ROOT).parts[:-1]]
     tree = ast.parse(path.read_text())
     typing = {id(node) for each in ast.walk(tree) if _is_type_checking(each) for node in ast.walk(each)}
@@ -56,10 +62,12 @@ def _is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
+@cache
 def rooms() -> list[str]:
     return sorted(path.name for path in ROOT.iterdir() if (path / "__init__.py").exists())
 
 
+@cache
 def edges() -> dict[tuple[str, str], list[str]]:
     """Which rooms import which, and in which files."""
     found: dict[tuple[str, str], list[str]] = {}

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,6 +94,7 @@ def test_every_public_name_of_a_room_exists_and_says_what_it_is(room):
             assert not value.__doc__.startswith(f"{name}("), f"idiolect.{room}.{name} has no docstring of its own"
 
 
+@cache
 def docstrings() -> dict[str, str]:
     """The docstrings of all sources, by file."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
