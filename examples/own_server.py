@@ -58,7 +58,6 @@ class FedDyn(Method):
         stays="the linear term",
     )
     refuses = Refuses(other_networks="it compares the updates of one network")
-    one_model = True  # every client predicts with the server's model as it is
 
     alpha: float = option(0.1, above=0.0, help="weight of the proximal term")
 

@@ -77,7 +77,7 @@ def test_the_sums_of_two_groups_add_up_to_those_of_all(sent, cut, missing):
     cut = min(cut, len(sent) - 1)
     parts, whole = Sums.of(sent[:cut], missing) + Sums.of(sent[cut:], missing), Sums.of(sent, missing)
     assert (parts.count, parts._dtypes, parts._missing) == (whole.count, whole._dtypes, missing)
-    assert parts.everybody == pytest.approx(whole.everybody)
+    assert parts._everybody == pytest.approx(whole._everybody)
     torch.testing.assert_close(parts.total, whole.total)
     torch.testing.assert_close(parts.mean(values_before()), whole.mean(values_before()))
 
@@ -88,7 +88,7 @@ def test_groups_add_up_where_weights_are_tensors_too(sent, cut):
     cut = min(cut, len(sent) - 1)
     parts, whole = Sums.of(sent[:cut]) + Sums.of(sent[cut:]), Sums.of(sent)
     plain = Sums.of([(leaves, float(weight), mask) for leaves, weight, mask in sent])
-    assert parts.everybody == whole.everybody == plain.everybody
+    assert parts._everybody == whole._everybody == plain._everybody
     for name, value in whole.mean().items():
         assert torch.equal(value, plain.mean()[name])
         torch.testing.assert_close(value, parts.mean()[name])
@@ -163,4 +163,4 @@ def test_sums_are_double_and_means_have_the_leaves_own_type():
     sums = Sums.of([({"w": torch.ones(2, dtype=torch.float16)}, 3, None)])
     assert sums.total["w"].dtype == torch.float64
     assert sums.mean()["w"].dtype == torch.float16
-    assert (sums.count, sums.everybody) == (1, 3.0)
+    assert (sums.count, sums._everybody) == (1, 3.0)

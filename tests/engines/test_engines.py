@@ -102,7 +102,7 @@ def test_plain_sgd_is_told_from_every_other_step():
         assert plain_phases("fedavg", optimizer=optimizer) == [False]
     plan = tiny_plan("fedavg")
     (phase,) = plan.method.phases(plan.context(0, 0))
-    for change in ({"steps": 3}, {"slots": ("ditto.own",)}, {"data": "public"}, {"draws": 2}):
+    for change in ({"steps": 3}, {"slots": ("ditto.own",)}, {"data": "public"}, {"stream": ("a", "b")}):
         assert not is_plain(plan, replace(phase, **change))
     assert is_plain(plan, replace(phase, part=frozenset({"0.weight"})))
 

@@ -17,9 +17,9 @@ def in_phase(plan, index=0, round=0, **fields):
     return replace(context_of(plan, index=index, round=round), phase=Phase(plan.method.step, **fields))
 
 
-def order(plan, index=0, round=0, draw=0, epoch=0, **fields):
+def order(plan, index=0, round=0, epoch=0, stream="train", **fields):
     """The order of one pass over ten samples."""
-    return draw_order(in_phase(plan, index, round, **fields), 10, 10, draw, epoch).tolist()
+    return draw_order(in_phase(plan, index, round, **fields), 10, 10, stream, epoch).tolist()
 
 
 # -- how many --------------------------------------------------------------------------------------------
@@ -73,13 +73,13 @@ def test_what_a_phase_does_before_its_first_step_is_done_once():
     ctx, work = start_training(plan)
 
     def before(ctx, work):
-        seen.append((ctx.phase.name, ctx.epoch, ctx.step, ctx.noise))
+        seen.append((ctx.phase.name, ctx.step, ctx.noise))
         return {**work, "mark": {}}
 
     looking = Phase(lambda ctx, work, batch: work, "looking", slots=(), before=before)
-    late = replace(ctx, epoch=1, step=3, noise={"e": torch.ones(1)})
+    late = replace(ctx, step=3, noise={"e": torch.ones(1)})
     after, _ = run_phases(plan, late, [ctx.phase, looking], work)
-    assert seen == [("looking", 0, 0, {})]
+    assert seen == [("looking", 0, {})]
     assert "mark" in after
 
 
@@ -89,9 +89,7 @@ def test_what_a_phase_does_before_its_first_step_is_done_once():
 def test_every_pass_has_every_sample_once_in_an_order_of_its_own():
     plan = tiny_plan("fedavg")
     found = list(batches(plan, in_phase(plan), 0))
-    assert [(ctx.epoch, ctx.step, len(batch.x)) for ctx, batch in found] == [
-        (epoch, step, size) for epoch in (0, 1) for step, size in enumerate((4, 4, 4, 2))
-    ]
+    assert [(ctx.step, len(batch.x)) for ctx, batch in found] == 2 * list(enumerate((4, 4, 4, 2)))
     assert all(torch.equal(batch.weight, torch.ones(len(batch.x))) for _, batch in found)
     (x, y), halves = plan.split(0, "train"), (found[:4], found[4:])
     first, second = (torch.cat([batch.x for _, batch in half]) for half in halves)
@@ -105,7 +103,7 @@ def test_a_phase_of_so_many_steps_counts_them_through_and_goes_on_to_the_next_pa
     """Four batches per pass: the fifth step has the first batch of the second pass."""
     plan = tiny_plan("fedavg")
     found = list(batches(plan, in_phase(plan, steps=6), 0))
-    assert [(ctx.epoch, ctx.step) for ctx, _ in found] == [(0, step) for step in range(6)]
+    assert [ctx.step for ctx, _ in found] == list(range(6))
     by_epochs = [batch.x for _, batch in batches(plan, in_phase(plan), 0)]
     assert all(torch.equal(batch.x, by_epochs[step]) for step, (_, batch) in enumerate(found))
 
@@ -128,10 +126,18 @@ def test_the_order_depends_on_seed_stream_round_client_and_pass_alone():
         order(plan, round=1),
         order(plan, index=1),
         order(plan, epoch=1),
-        order(plan, draw=1),
-        order(plan, draw=2),
     ]
-    assert len({tuple(each) for each in (usual, *others)}) == 8
+    assert len({tuple(each) for each in (usual, *others)}) == 6
+
+
+def test_with_several_streams_a_step_gets_a_batch_of_each():
+    plan = tiny_plan("fedavg")
+    both = [batch for _, batch in batches(plan, in_phase(plan, stream=("train", "another")), 0)]
+    alone = [[b.x for _, b in batches(plan, in_phase(plan, stream=stream), 0)] for stream in ("train", "another")]
+    for at, xs in enumerate(zip(*alone, strict=True)):
+        assert all(torch.equal(batch.x, x) for batch, x in zip(both[at], xs, strict=True))
+    assert not torch.equal(alone[0][0], alone[1][0])
+    assert [len(batch) for _, batch in batches(plan, in_phase(plan, stream=("train",)), 0)] == [1] * 8
 
 
 def test_public_data_come_in_one_order_for_all_clients():
@@ -141,9 +147,11 @@ def test_public_data_come_in_one_order_for_all_clients():
     assert all(order(plan, index=0, data="public") != order(plan, index=index) for index in range(5))
 
 
-def test_a_phase_ahead_has_the_order_of_a_later_round():
+def test_the_next_public_data_have_the_order_of_the_next_round():
     plan = tiny_plan("fedavg")
-    assert order(plan, round=1, ahead=2) == order(plan, round=3) != order(plan, round=1)
+    ahead = order(plan, round=1, data="next public")
+    assert ahead == order(plan, round=2, data="public") != order(plan, round=1, data="public")
+    assert plan.split(0, "next public")[0] is not None
 
 
 # -- randomness, the optimiser, errors -------------------------------------------------------------------
@@ -194,11 +202,11 @@ def test_a_later_phase_goes_on_with_the_optimizer_state_of_an_earlier_one():
 
 def test_an_error_says_once_where_it_happened():
     plan = tiny_plan("fedavg")
-    ctx = replace(in_phase(plan, index=1, round=2, name="own"), epoch=1, step=3)
+    ctx = in_phase(plan, index=1, round=2, name="own")
     outer, inner = error_context(plan, ctx, "evaluation"), error_context(plan, ctx)
     with pytest.raises(ValueError, match="odd") as caught, outer, inner:
         raise ValueError("odd")
-    assert caught.value.__notes__ == ["in fedavg: client c1 (1), round 3, phase own, epoch 1, step 3"]
+    assert caught.value.__notes__ == ["in fedavg: client c1 (1), round 3, phase own"]
     with pytest.raises(ValueError, match="odd") as caught, outer:
         raise ValueError("odd")
     assert caught.value.__notes__ == ["in fedavg: client c1 (1), round 3, evaluation"]

@@ -139,7 +139,7 @@ def test_the_server_sees_sums_of_all_and_single_uploads_only_of_slots_that_say_s
     seen = aggregate(plan.server(0), {}, uploads)
     assert set(seen["sums"]) == {"params", "word", "letter"}
     assert seen["sums"]["params"].mean()["0.bias"].tolist() == [2.5] * 6  # (1 * 1 + 3 * 3) / 4
-    assert (seen["sums"]["word"].everybody, seen["sums"]["params"].everybody) == (2.0, 4.0)
+    assert (seen["sums"]["word"]._everybody, seen["sums"]["params"]._everybody) == (2.0, 4.0)
     assert {i: set(upload.slots) - {"weight"} for i, upload in seen["each"].items()} == {1: {"letter"}, 3: {"letter"}}
     uniform = replace(plan, training=replace(plan.training, weighting="uniform"))
     assert aggregate(uniform.server(0), {}, uploads)["sums"]["params"].mean()["0.bias"].tolist() == [2.0] * 6

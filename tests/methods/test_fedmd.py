@@ -251,7 +251,12 @@ def test_an_unseen_client_goes_through_setup_and_one_round():
     server, _ = consensus_of(plan, round=2)
     ctx = plan.context(5, 2)
     phases = plan.method.onboard(ctx)
-    assert [(phase.name, phase.ahead) for phase in phases] == [("public", 0), ("train", 0), ("digest", 1), ("train", 0)]
+    assert [(phase.name, phase.data) for phase in phases] == [
+        ("public", "public"),
+        ("train", "train"),
+        ("digest", "next public"),
+        ("train", "train"),
+    ]
     download = plan.method.download(plan.server(2), server, (5,)).of(5)
     model = plan.method.personal_model(ctx, gather(ctx, first_client(ctx), download, training=False))
     plain = replace(plan, method=methods.build("fedmd(digest_epochs=0)"))
@@ -286,7 +291,7 @@ def test_a_phase_that_looks_ahead_has_the_order_of_the_later_round():
     assert not torch.equal(now, later)
     ctx = plan.context(0, 0)
     score = plan.method.phases(ctx)[-1]
-    assert (score.name, score.ahead) == ("score", 1)
+    assert (score.name, score.data) == ("score", "next public")
     assert torch.equal(draw_order(replace(ctx, phase=score), 12, 12, 0, 0), later)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from idiolect.contract import Training, methods
+from idiolect.contract import Training, has_one_model, methods
 from idiolect.engines import Plan
 from idiolect.engines.client_evaluation import adapt_model
 from idiolect.testing import check_bad_options, play, require_equal, tiny_plan
@@ -40,8 +40,8 @@ def test_the_federation_is_untouched():
 
 def test_before_it_is_tuned_the_personal_model_is_the_inner_methods():
     """So engines may predict for all clients with one model where the inner method lets them."""
-    assert methods.build("finetune(fedavg)").one_model
-    assert not methods.build("finetune(ditto)").one_model
+    assert has_one_model(methods.build("finetune(fedavg)"))
+    assert not has_one_model(methods.build("finetune(ditto)"))
 
 
 def test_bad_options_are_named():

@@ -63,7 +63,7 @@ def rated_step(method, grads, task=None, optimizer=None, rates=None, step=0, lr=
     work |= {**plan.method.rate_state(client), "flayer.tally": {"right": zero, "samples": zero}}
     scored = Scored(zero, torch.zeros(2, 3), torch.zeros(2, 1), {})
     batch = Batch(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long), torch.ones(2))
-    after = plan.method.optimizer_step(ctx, work, "params", Grad({"params": grads}, scored), batch, lr)
+    after = ctx.optimize(work, "params", Grad({"params": grads}, scored), batch, lr)
     return after.get("params:flayer.rates", {}), tree.scale(after["params"], -1.0)
 
 
@@ -585,10 +585,12 @@ def test_it_composes(method):
 class Halving(FedAvg):
     """Moves at half the learning rate, and sends only the first row of each weight."""
 
-    watches_steps = True
+    @property
+    def optimizer_step(self):
+        return self.halve
 
-    def optimizer_step(self, ctx, work, slot, grad, batch, lr):
-        return super().optimizer_step(ctx, work, slot, grad, batch, lr / 2)
+    def halve(self, ctx, work, slot, grad, batch, lr):
+        return ctx.log(ctx.apply(work, slot, grad, lr / 2), grad, batch)
 
     def finish(self, ctx, work):
         first = {n: torch.arange(len(leaf)) == 0 for n, leaf in work["params"].items() if n.endswith("weight")}

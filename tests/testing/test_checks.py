@@ -1,13 +1,25 @@
 """The conformance suite finds methods that break the contract: each of these breaks one rule."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
 import torch
 
-from idiolect.contract import About, Method, buffers_of, private, tree
+from idiolect.contract import (
+    About,
+    Method,
+    Phase,
+    Wrapper,
+    buffers_of,
+    just_trained,
+    methods,
+    option,
+    private,
+    tree,
+)
 from idiolect.core.errors import ConformanceError, UnknownNameError
+from idiolect.methods.fedprox import FedProx
 from idiolect.methods.fedrod import FedRoD
 from idiolect.testing import CHECKS, check_method
 from idiolect.testing.differences import require_equal_leaves
@@ -31,13 +43,7 @@ class Personal(Method):
 
 
 class SharedInWords(Personal):
-    """It claims that all clients predict with the shared model."""
-
-    one_model = True
-
-
-class GlobalInWords(Method):
-    """It is described as a method of one model for all, and does not say that all clients predict with it."""
+    """It claims that all clients predict with one and the same model."""
 
     about = About("A mean of models", kind="global")
 
@@ -45,21 +51,60 @@ class GlobalInWords(Method):
 class Doubling(Method):
     """Its optimiser steps are twice as long."""
 
-    def optimizer_step(self, ctx, work, slot, grad, batch, lr):
-        return super().optimizer_step(ctx, work, slot, grad, batch, 2 * lr)
+    @property
+    def optimizer_step(self):
+        return self.double
+
+    def double(self, ctx, work, slot, grad, batch, lr):
+        return ctx.log(ctx.apply(work, slot, grad, 2 * lr), grad, batch)
 
 
-class DoublingInWords(Doubling):
-    """The same, and it says that it has such steps."""
-
-    watches_steps = True
+class Twin(Method):
+    """FedAvg under another name."""
 
 
-class Passing(Method):
-    """It has an optimiser step of its own that does nothing of its own."""
+@dataclass(frozen=True)
+class Pulled(Method):
+    """FedProx under another name, which it says that it is in a neutral case."""
 
-    def optimizer_step(self, ctx, work, slot, grad, batch, lr):
-        return super().optimizer_step(ctx, work, slot, grad, batch, lr)
+    mu: float = option(0.1)
+    pull: bool = option(False)
+    identities: ClassVar = {"pulled(pull=true)": "fedprox"}
+
+    def step(self, ctx, work, batch):
+        return FedProx(self.mu).step(ctx, work, batch)
+
+    def prepare(self, ctx, work):
+        return FedProx(self.mu).prepare(ctx, work)
+
+
+@dataclass(frozen=True)
+class Wrapped(Wrapper):
+    """A wrapper that changes nothing."""
+
+    name = "wrapped"
+    inner: Method = field(default_factory=lambda: methods.build("ditto"))
+
+
+class Untrained(Method):
+    """Its steps come to nothing."""
+
+    def step(self, ctx, work, batch):
+        super().step(ctx, work, batch)
+        return work
+
+
+class Elsewhere(Method):
+    """It trains a model that nobody ever sees."""
+
+    def prepare(self, ctx, work):
+        return {**work, "elsewhere": work["params"]}
+
+    def phases(self, ctx):
+        return (Phase(self.step, slots=("elsewhere",)),)
+
+    def step(self, ctx, work, batch):
+        return ctx.optimize(work, "elsewhere", ctx.grad(work, "elsewhere", batch), batch)
 
 
 class InPlace(Method):
@@ -112,7 +157,7 @@ class UntrainedFedAvg(Method):
 
     def personal_model(self, ctx, work):
         model = super().personal_model(ctx, work)
-        return {**model, "params": tree.scale(model["params"], 0.5)} if ctx.just_trained else model
+        return {**model, "params": tree.scale(model["params"], 0.5)} if just_trained(work) else model
 
 
 @dataclass(frozen=True)
@@ -153,8 +198,11 @@ class Filling(Personal):
             r"but predictions differ: client \d (adapted|personal)\[.*\] is",
         ),
         (SharedInWords(), "one_model", "differs from another client's"),
-        (GlobalInWords(), "one_model", "about.kind is 'global', one model for all, but one_model is False"),
-        (Doubling(), "watches_steps", "watches_steps is False, but without its optimizer_step"),
+        (Twin(), "acts", "it does what fedavg does: on the tiny federation"),
+        (Pulled(), "acts", "it does what fedprox does"),
+        (Wrapped(), "acts", "it does what ditto does"),
+        (Untrained(), "acts", "its phases change no slot that is kept or sent"),
+        (Elsewhere(), "acts", "its phases change no slot that is kept or sent"),
         (InPlace(), "pure", "step changed its working slots in phase train"),
         (Peeking(), "engines", "cannot be stacked, but refuses.stacking does not say so: it looks at the values"),
         (Lambda(), "pure", "is a step a lambda"),
@@ -171,9 +219,15 @@ def test_clients_that_never_trained_are_evaluated_with_slots_of_their_own():
     check_method(Personal(), ["absent_clients", "one_model"])
 
 
-@pytest.mark.parametrize("method", [DoublingInWords(), Passing()])
-def test_an_optimizer_step_may_be_declared_or_do_nothing_of_its_own(method):
-    check_method(method, ["watches_steps"])
+def test_every_engine_takes_a_methods_own_optimizer_step():
+    check_method(Doubling(), ["engines"])
+
+
+def test_a_method_may_equal_another_in_the_cases_that_it_declares():
+    """Whatever the options are that a neutral case does not speak of; and FedAvg is FedAvg."""
+    for method in ("fedprox(mu=0)", "fedexp(eps=inf, average_last=false)", "fedlag(ditto, k=0)", "fedavg"):
+        check_method(method, ["acts"])
+    check_method(Pulled(pull=True), ["acts"])
 
 
 def test_a_report_says_what_was_checked():
@@ -200,7 +254,6 @@ def test_the_largest_difference_is_shown_with_its_place_and_both_values():
 
 def test_methods_of_one_name_do_not_share_their_runs():
     """The classes here inherit the name of their base; what was computed for one is not taken for another."""
-    check_method(Passing(), ["repeatable"])
-    check_method(Doubling(), ["repeatable"])
-    with pytest.raises(ConformanceError, match="watches_steps"):
-        check_method(Doubling(), ["watches_steps"])
+    check_method(Personal(), ["one_model"])
+    with pytest.raises(ConformanceError, match="differs from another client's"):
+        check_method(SharedInWords(), ["one_model"])

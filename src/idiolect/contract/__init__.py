@@ -12,13 +12,14 @@ from .about import About, Needs, Paper, Refuses
 from .context import ClientContext, RoundContext, ServerContext
 from .gradients import Grad
 from .messages import Download, Upload, Uploads
-from .method import Method, Wrapper, default_inner, methods, predicts_its_own_way, register, unwrap
+from .method import Method, Wrapper, default_inner, has_one_model, methods, predicts_its_own_way, register, unwrap
 from .phase import Phase
 from .slots import (
     Init,
     Slot,
     buffers_of,
     initial_buffers,
+    just_trained,
     keep_model,
     mask_of,
     model_in,
@@ -64,7 +65,9 @@ __all__ = [
     "Wrapper",
     "buffers_of",
     "default_inner",
+    "has_one_model",
     "initial_buffers",
+    "just_trained",
     "keep_model",
     "mask_of",
     "methods",

@@ -24,7 +24,8 @@ class About:
     Attributes:
         title: what it does, in one line.
         paper: where it was published: a `Paper`, or its key in `idiolect.methods.papers`.
-        kind: `personalized`, `global` (one model for all), `local` or `wrapper`.
+        kind: `personalized`, `global` (all clients predict with one and the same model, and engines for many of them at
+            once), `local` or `wrapper`.
         reveals: what leaves a client.
         stays: what stays on the client.
         caution: what those who care for privacy should know besides.

@@ -3,7 +3,7 @@ methods never do themselves: differentiate (`grad`) and take optimiser steps (`o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,9 @@ from .training import Training
 
 if TYPE_CHECKING:
     from .method import Method
+
+OptimizerStep = Callable[["ClientContext", Slots, str, Grad, Batch, float], Slots]
+"""(ctx, work, slot, grad, batch, learning rate) -> work."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,9 @@ class ClientContext(RoundContext):
         index, variant: the client's position (never to be read in client code: in a stack it is the first member's) and
             its static variant (`Method.variant`).
         newcomer: whether the client has never trained.
-        just_trained: whether the slots are those right after local training, before the server answers.
         samples, class_counts: its training samples, and how many of each class, as tensors.
-        phase, epoch, step: where training is; `step` is the batch within the epoch (in a phase that is counted in
-            steps, `epoch` stays 0).
+        phase, step: where training is; `step` is the batch within the epoch, or within a phase that is counted in
+            steps.
         noise: random tensors that the phase asked for.
         gradients: how the engine differentiates.
     """
@@ -89,11 +91,9 @@ class ClientContext(RoundContext):
     index: int = 0
     variant: Any = None
     newcomer: bool = True
-    just_trained: bool = False
     samples: Tensor = field(default_factory=lambda: torch.tensor(1.0))
     class_counts: Tensor = field(default_factory=lambda: torch.zeros(0))
     phase: Phase = NO_PHASE
-    epoch: int = 0
     step: int = 0
     noise: Mapping[str, Tensor] = field(default_factory=dict)
     gradients: Autograd = field(default_factory=Autograd)
@@ -155,10 +155,22 @@ class ClientContext(RoundContext):
         self.gradients.count(taken=2, passes=1)
         return product
 
-    def optimize(self, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float | None = None) -> Slots:
-        """One optimiser step on `slot`, with the loss logged; goes through `Method.optimizer_step`. A learning rate is
+    def optimize(
+        self,
+        work: Slots,
+        slot: str,
+        grad: Grad,
+        batch: Batch,
+        lr: float | None = None,
+        through: Method | None = None,
+    ) -> Slots:
+        """One optimiser step on `slot`, with the loss logged, by `Method.optimizer_step` where there is one: the whole
+        method's or, for a wrapper that passes a step on, that of the method `through` which it goes. A learning rate is
         the one of this round: see `scheduled`."""
-        return self.method.optimizer_step(self, work, slot, grad, batch, self.lr if lr is None else lr)
+        step, lr = (through or self.method).optimizer_step, self.lr if lr is None else lr
+        if step is not None:
+            return step(self, work, slot, grad, batch, lr)
+        return self.log(self.apply(work, slot, grad, lr), grad, batch)
 
     def apply(self, work: Slots, slot: str, grad: Grad, lr: float | None = None) -> Slots:
         """The optimiser's arithmetic alone: changes the slot, its optimiser state and, of a model, the buffers."""

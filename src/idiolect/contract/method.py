@@ -36,8 +36,7 @@ from ..core.sums import Sums
 from ..core.tree import Slots
 from ..task.task import Batch, Task
 from .about import About, Needs, Refuses
-from .context import ClientContext, RoundContext, ServerContext
-from .gradients import Grad
+from .context import ClientContext, OptimizerStep, RoundContext, ServerContext
 from .messages import Download, Upload, Uploads
 from .phase import Phase
 from .slots import Slot, buffers_of, shared, slot_of
@@ -53,15 +52,10 @@ class Method(Options):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Options by name: the paper's letter, the authors' program."""
     identities: ClassVar[Mapping[str, str]] = {}
-    """Neutral cases: an expression of this method -> the expression that it must equal."""
-    identity_tolerance: ClassVar[float] = 0.0
-    """To the bit where models are averaged; 1e-6 per round where updates are."""
+    """Neutral cases: an expression of this method -> the one that it must equal, to the bit; `nearly fedavg` is to a
+    relative 1e-6 per round, for sums in another order."""
     needs: ClassVar[Needs] = Needs()
     refuses: ClassVar[Refuses] = Refuses()
-    one_model: ClassVar[bool] = False
-    """Whether all clients predict with one and the same model; engines then predict for many of them at once."""
-    watches_steps: ClassVar[bool] = False
-    """Whether it has an `optimizer_step` of its own; engines may take plain SGD steps their own way otherwise."""
 
     # -- declared, from the options alone -----------------------------------------------------------
 
@@ -146,10 +140,11 @@ class Method(Options):
         """One step of local training on one batch."""
         return ctx.optimize(work, "params", ctx.grad(work, "params", batch), batch)
 
-    def optimizer_step(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
-        """One optimiser step on one slot, which every `ctx.optimize` comes through; a method that has its own says so
-        in `watches_steps`."""
-        return ctx.log(ctx.apply(work, slot, grad, lr), grad, batch)
+    @property
+    def optimizer_step(self) -> OptimizerStep | None:
+        """A function that every `ctx.optimize` calls in place of the optimiser's own step; with none, engines may take
+        plain SGD steps their own way."""
+        return None
 
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """After training. A slot that is left out is not sent, and one of the client stays as it was; `mask_of(slot)`
@@ -160,7 +155,7 @@ class Method(Options):
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """What the client predicts with, from the slots that it keeps and gets (without `prepare`), or from those after
-        `finish`. With `ctx.newcomer` it has never trained."""
+        `finish` (`just_trained`). With `ctx.newcomer` it has never trained."""
         return {slot: work[slot] for slot in ("params", "buffers")}
 
     def predict(self, ctx: ClientContext, model: Slots, x: Tensor) -> Tensor:
@@ -193,7 +188,7 @@ class Method(Options):
 class Wrapper(Method):
     """A method around another. Every function is the inner method's; a subclass overrides some and calls those of
     `self.inner`. It acts on `params`, its mask and its own slots only. `step` is not passed on: phases carry their
-    steps, so a wrapper changes them in `phases`, or watches them in `optimizer_step`."""
+    steps, so a wrapper changes them in `phases`, or comes between in `optimizer_step`."""
 
     inner: Method
 
@@ -206,11 +201,6 @@ class Wrapper(Method):
             raise ComposeError(f"{self.name} cannot wrap {self.inner.name}: {self.inner.refuses.wrapping}")
 
     @property
-    def identity_tolerance(self) -> float:  # type: ignore[override]
-        """The inner method's."""
-        return self.inner.identity_tolerance
-
-    @property
     def needs(self) -> Needs:  # type: ignore[override]
         """The inner method's."""
         return self.inner.needs
@@ -219,16 +209,6 @@ class Wrapper(Method):
     def refuses(self) -> Refuses:  # type: ignore[override]
         """The inner method's."""
         return self.inner.refuses
-
-    @property
-    def one_model(self) -> bool:  # type: ignore[override]
-        """The inner method's; one that acts on the model is expected to make it personal."""
-        return self.inner.one_model and not self.touches_model
-
-    @property
-    def watches_steps(self) -> bool:  # type: ignore[override]
-        """The inner method's."""
-        return self.inner.watches_steps
 
     @property
     def slots(self) -> Mapping[str, Slot]:
@@ -281,9 +261,10 @@ class Wrapper(Method):
         """The inner method's."""
         return self.inner.phases(ctx)
 
-    def optimizer_step(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
+    @property
+    def optimizer_step(self) -> OptimizerStep | None:
         """The inner method's."""
-        return self.inner.optimizer_step(ctx, work, slot, grad, batch, lr)
+        return self.inner.optimizer_step
 
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """The inner method's."""
@@ -328,6 +309,14 @@ def unwrap(method: Method) -> Method:
     while isinstance(method, Wrapper):
         method = method.inner
     return method
+
+
+def has_one_model(method: Method) -> bool:
+    """Whether all clients predict with one and the same model (`About.kind`); a wrapper that acts on the model is
+    expected to make it personal."""
+    while isinstance(method, Wrapper) and not method.touches_model:
+        method = method.inner
+    return method.about.kind == "global"
 
 
 def predicts_its_own_way(method: Method) -> bool:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .context import ClientContext
 
 Step = Callable[..., "Slots"]
-"""(ctx, work, batch) -> work; with several `draws`, the batch is a tuple of batches."""
+"""(ctx, work, batch) -> work; with several streams, the batch is a tuple of batches."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Phase:
         epochs: passes over the data; None is the run's local epochs.
         steps: instead of epochs, exactly so many steps (the data are passed over as often as needed).
         lr, batch_size: None is the run's. A learning rate of its own follows the run's schedule, too.
-        data: `train`, `holdout` (the share of the training data that `Needs.holdout` sets aside) or `public`.
-        stream: which random order; phases of one stream see the same batches in the same order.
-        ahead: so many rounds later the same stream has this phase's order (to say now what is used then).
+        data: `train`, `holdout` (the share of the training data that `Needs.holdout` sets aside), `public`, or `next
+            public` (in the order that `public` has in the next round: to say now what is used then).
+        stream: which random order; phases of one stream see the same batches in the same order. With several, each step
+            gets a batch of each, as a tuple.
         samples: at most so many samples, the first of the random order; a fraction is a share of the client's.
-        draws: how many independent batches each step gets; more than one come as a tuple.
         noise: names and shapes of standard normal tensors that the engine draws for each step (-1 is the batch).
     """
 
@@ -47,10 +47,8 @@ class Phase:
     lr: float | None = None
     batch_size: int | None = None
     data: str = "train"
-    stream: str = "train"
-    ahead: int = 0
+    stream: str | tuple[str, ...] = "train"
     samples: int | float | None = None
-    draws: int = 1
     noise: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 

@@ -128,6 +128,11 @@ def slot_of(slot: str, network: int) -> str:
     return slot if network == 0 else f"{slot}@{network}"
 
 
+def just_trained(work: Slots) -> bool:
+    """Whether a client's slots are those right after its local training, which alone hold the log of it."""
+    return "log" in work
+
+
 def model_in(work: Slots, slot: str) -> Slots:
     """The model in `slot` as the one that predicts: its parameters in `params`, its buffers in `buffers`."""
     return {"params": work[slot], "buffers": work[buffers_of(slot)]}

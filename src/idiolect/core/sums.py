@@ -18,13 +18,13 @@ class Sums:
             leaves of whole numbers (counters of batches) the largest value.
         weight: per leaf the sum of p m, a number where nobody masked anything.
         count: how many clients sent the slot.
-        everybody: the sum of p over all of them.
     """
 
     total: Mapping[str, Tensor]
     weight: Mapping[str, Tensor]
     count: int
-    everybody: float
+    _everybody: float
+    """The sum of p over all of them, whatever they masked."""
     _dtypes: Mapping[str, torch.dtype]
     """The leaves' own types, which means have."""
     _missing: str = "keep"
@@ -63,9 +63,9 @@ class Sums:
             return total
         weight, old = self.weight[name], torch.zeros_like(total) if before is None else before.to(torch.float64)
         if self._missing == "zero":
-            return total / self.everybody
+            return total / self._everybody
         if self._missing == "before":
-            return (total + (self.everybody - weight) * old) / self.everybody
+            return (total + (self._everybody - weight) * old) / self._everybody
         return torch.where(weight > 0, total / weight.clamp_min(torch.finfo(weight.dtype).tiny), old)
 
     def __add__(self, other: Sums) -> Sums:
@@ -83,7 +83,7 @@ class Sums:
             total=combine(self.total, other.total, largest=True),
             weight=combine(self.weight, other.weight, largest=False),
             count=self.count + other.count,
-            everybody=self.everybody + other.everybody,
+            _everybody=self._everybody + other._everybody,
             _dtypes={**other._dtypes, **self._dtypes},
         )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..contract import ClientContext, Download, Phase, Slots, Task
+from ..contract import ClientContext, Download, Phase, Slots, Task, has_one_model
 from ..task.metrics import Metric
 from .phases import error_context, run_phases
 from .plan import Part, Plan, join_parts
@@ -115,7 +115,7 @@ def score_together(
 def shares_model(plan: Plan, index: int, round: int) -> bool:
     """Whether clients without slots of their own all predict with one and the same model."""
     ctx = plan.context(index, round)
-    return plan.method.one_model and len(plan.tasks) == 1 and not ctx.private_names and not adapt_phases(ctx)
+    return has_one_model(plan.method) and len(plan.tasks) == 1 and not ctx.private_names and not adapt_phases(ctx)
 
 
 def find_held_out(plan: Plan, index: int) -> dict[str, Part]:

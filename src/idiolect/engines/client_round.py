@@ -63,14 +63,13 @@ def train_model(plan: Plan, index: int, round: int, state: Slots | None, downloa
     client = first_client(ctx) if state is None else state
     with error_context(plan, ctx):
         work, _ = do_phases(plan, ctx, client, download)
-        trained = replace(ctx, newcomer=False, just_trained=True)
-        return plan.method.personal_model(trained, finish(ctx, client, work)[2])
+        return plan.method.personal_model(replace(ctx, newcomer=False), finish(ctx, client, work)[2])
 
 
 def score_after_training(plan: Plan, ctx: ClientContext, work: Slots) -> list[Score]:
     """The scores right after local training, where they are asked for; set-up rounds have none."""
     if not plan.after_local or ctx.round < 0:
         return []
-    trained = replace(ctx, newcomer=False, just_trained=True)
+    trained = replace(ctx, newcomer=False)
     with error_context(plan, ctx, "evaluation after training"):
         return score_model(plan, trained, plan.method.personal_model(trained, work), "after_local")

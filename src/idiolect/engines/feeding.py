@@ -16,7 +16,7 @@ from ..core import tree
 from ..core.randomness import generator
 from ..core.tree import Slots, Tree
 from ..task.task import Batch
-from .phases import Passes, batches, count_passes, draw_order
+from .phases import Passes, batches, count_passes, draw_order, streams_of
 from .plan import Part, Plan, join_parts
 
 # Steps that are gathered and traced at once: enough to pay for the tracing, few enough to stay in the cache.
@@ -45,11 +45,10 @@ def _length(plan: Plan, member: Member, phase: Phase) -> int:
 
 
 class Run(NamedTuple):
-    """Steps that the same clients take one after another: per draw inputs, targets and weights, and noise, each
+    """Steps that the same clients take one after another: per stream inputs, targets and weights, and noise, each
     [steps, clients, ...]."""
 
     rows: list[int]
-    epoch: int
     first: int
     steps: int
     drawn: list[tuple[Tensor, ...]]
@@ -80,20 +79,20 @@ class Feeder:
         full = min(longest // size, max(per_epoch))  # the step after these is narrower
         ends = sorted({*per_epoch, full, *range(RUN, full, RUN)} - {0})
         for epoch in range(epochs):
-            orders = [self._orders(draw, epoch) for draw in range(self.phase.draws)]
+            orders = [self._orders(stream, epoch) for stream in streams_of(self.phase)]
             noise = self._noise(epoch)
             for first, end in pairwise([0, *ends]):
                 rows = [row for row, steps in enumerate(per_epoch) if steps >= end]
                 places = slice(first * size, min(end * size, longest))
                 drawn = [self._gather([parts[row] for row in rows], places, end - first) for parts in orders]
-                yield Run(rows, epoch, first, end - first, drawn, noise(rows, range(first, end)))
+                yield Run(rows, first, end - first, drawn, noise(rows, range(first, end)))
 
-    def _orders(self, draw: int, epoch: int) -> list[Part]:
+    def _orders(self, stream: str, epoch: int) -> list[Part]:
         """Each client's samples in the order of one pass."""
         parts = []
         for member, passes in zip(self.members, self.passes, strict=True):
             part = self.plan.part(member.index, self.phase.data)
-            chosen = draw_order(replace(member.ctx, phase=self.phase), part.size, passes.samples, draw, epoch)
+            chosen = draw_order(replace(member.ctx, phase=self.phase), part.size, passes.samples, stream, epoch)
             parts.append(part._replace(positions=part.positions[chosen]))
         return parts
 
@@ -140,11 +139,11 @@ class Feeder:
             rows = [row for row, next_step in enumerate(next_steps) if next_step is not None]
             drawn = [batch for _, batch in filter(None, next_steps)]
             noise = tree.stack([tree.stack([ctx.noise for ctx, _ in filter(None, next_steps)])])
-            draws = [batch if self.phase.draws > 1 else (batch,) for batch in drawn]
+            draws = [(batch,) if isinstance(self.phase.stream, str) else batch for batch in drawn]
             size = max(len(batch.x) for client_draws in draws for batch in client_draws)
-            columns = [[_pad(client_draws[draw], size) for client_draws in draws] for draw in range(self.phase.draws)]
+            columns = [[_pad(batch, size) for batch in column] for column in zip(*draws, strict=True)]
             parts = [tuple(torch.stack(leaf)[None] for leaf in zip(*column, strict=True)) for column in columns]
-            yield Run(rows, 0, step, 1, parts, noise)
+            yield Run(rows, step, 1, parts, noise)
 
 
 def _pad(batch: Batch, size: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,13 +19,13 @@ def run_phases(plan: Plan, ctx: ClientContext, phases: Sequence[Phase], work: Sl
     """Run phases on working slots, or on a copy of a personal model; how many steps of training that took."""
     total = 0
     for number, phase in enumerate(phases):
-        ctx = replace(ctx, phase=phase, epoch=0, step=0, noise={})
+        ctx = replace(ctx, phase=phase, step=0, noise={})
         with error_context(plan, ctx):
             if phase.before is not None:
                 work = phase.before(ctx, work)
             work = {**fresh_optimizer(ctx, work), **work}
-        for step_ctx, batch in batches(plan, ctx, number):
-            with error_context(plan, step_ctx):
+        for count, (step_ctx, batch) in enumerate(batches(plan, ctx, number), start=1):
+            with error_context(plan, step_ctx, f"phase {phase.name}, batch {count}"):
                 work = phase.step(step_ctx, work, batch)
             total += bool(phase.slots)
     return work, total
@@ -58,7 +58,7 @@ def count_passes(plan: Plan, phase: Phase, task: Task, length: int) -> Passes:
 
 
 def batches(plan: Plan, ctx: ClientContext, number: int) -> Iterator[tuple[ClientContext, Any]]:
-    """The batches of a phase, each with a context that knows epoch, step and noise; seeds random layers."""
+    """The batches of a phase, each with a context that knows step and noise; seeds random layers."""
     phase, seed = ctx.phase, plan.training.seed
     part = plan.part(ctx.index, phase.data)
     samples, size, per_epoch, steps = count_passes(plan, phase, ctx.task, part.size)
@@ -66,7 +66,7 @@ def batches(plan: Plan, ctx: ClientContext, number: int) -> Iterator[tuple[Clien
     for step in range(steps):
         epoch, at = divmod(step, per_epoch)
         if at == 0:
-            orders = (draw_order(ctx, part.size, samples, draw, epoch) for draw in range(phase.draws))
+            orders = (draw_order(ctx, part.size, samples, stream, epoch) for stream in streams_of(phase))
             shuffled = [part.take(chosen) for chosen in orders]
             torch.default_generator.manual_seed(torch_seed(seed, "layers", number, ctx.round, ctx.index, epoch))
             random = generator(seed, f"noise {phase.name}", ctx.round, ctx.index, epoch)
@@ -74,24 +74,28 @@ def batches(plan: Plan, ctx: ClientContext, number: int) -> Iterator[tuple[Clien
         drawn = [Batch(xs[cut], ys[cut], ones[: cut.stop - cut.start]) for xs, ys in shuffled]
         shapes = {name: [len(drawn[0].x) if n == -1 else n for n in shape] for name, shape in phase.noise}
         noise = {name: torch.from_numpy(random.standard_normal(dims, "float32")) for name, dims in shapes.items()}
-        where = (epoch, at) if phase.steps is None else (0, step)
-        step_ctx = replace(ctx, epoch=where[0], step=where[1], noise=noise)
-        yield step_ctx, drawn[0] if phase.draws == 1 else tuple(drawn)
+        step_ctx = replace(ctx, step=at if phase.steps is None else step, noise=noise)
+        yield step_ctx, drawn[0] if isinstance(phase.stream, str) else tuple(drawn)
 
 
-def draw_order(ctx: ClientContext, length: int, samples: int, draw: int, epoch: int) -> Tensor:
+def streams_of(phase: Phase) -> tuple[str, ...]:
+    """The random orders of a phase: one, or several whose batches come together."""
+    return (phase.stream,) if isinstance(phase.stream, str) else phase.stream
+
+
+def draw_order(ctx: ClientContext, length: int, samples: int, stream: str, epoch: int) -> Tensor:
     """The random order of one pass: it depends on (seed, stream, round, client, pass) alone.
 
     Public data come in one order for all clients, so that their outputs on them can be compared.
     """
-    stream = f"batches {ctx.phase.stream}" + (f" {draw}" if draw else "")
-    who = -1 if ctx.phase.data == "public" else ctx.index
-    order = generator(ctx.training.seed, stream, ctx.round + ctx.phase.ahead, who, epoch).permutation(length)
+    who = ctx.index if ctx.phase.data in ("train", "holdout") else -1
+    round = ctx.round + (ctx.phase.data == "next public")
+    order = generator(ctx.training.seed, f"batches {stream}", round, who, epoch).permutation(length)
     return torch.from_numpy(order[:samples])
 
 
 class error_context:
-    """Add to any error where it happened: client, round, and the phase and step, or what else was done."""
+    """Add to any error where it happened: client, round, and the phase, or what else was done."""
 
     def __init__(self, plan: Plan, ctx: ClientContext, doing: str = "") -> None:
         self.plan, self.ctx, self.doing = plan, ctx, doing
@@ -103,5 +107,5 @@ class error_context:
         if error is None or any(note.startswith("in ") for note in getattr(error, "__notes__", ())):
             return
         ctx, name = self.ctx, self.plan.data.clients[self.ctx.index].name
-        where = self.doing or f"phase {ctx.phase.name}, epoch {ctx.epoch}, step {ctx.step}"
+        where = self.doing or f"phase {ctx.phase.name}"
         error.add_note(f"in {ctx.method.name}: client {name} ({ctx.index}), round {ctx.round + 1}, {where}")

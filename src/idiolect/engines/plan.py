@@ -154,7 +154,7 @@ class Plan:
 
     def part(self, index: int, which: str) -> Part:
         """A client's data, not yet gathered: `train` and `holdout` share one split, `public` is everybody's."""
-        if which == "public":
+        if which in ("public", "next public"):
             assert self.data.public is not None
             x, y = self.data.public
             everything = torch.arange(len(x))

@@ -226,9 +226,9 @@ class Stack:
     def _steps(self, run: Run, ctx: ClientContext, work: Slots, drawn: Any, noise: Tree) -> Slots:
         for step in range(run.steps):
             noise_now = {name: leaf[step] for name, leaf in noise.items()}
-            step_ctx = replace(ctx, epoch=run.epoch, step=run.first + step, noise=noise_now)
+            step_ctx = replace(ctx, step=run.first + step, noise=noise_now)
             batch = [Batch(*(leaf[step] for leaf in leaves)) for leaves in drawn]
-            work = ctx.phase.step(step_ctx, work, batch[0] if len(batch) == 1 else tuple(batch))
+            work = ctx.phase.step(step_ctx, work, batch[0] if isinstance(ctx.phase.stream, str) else tuple(batch))
         return work
 
     def _finish(self, ctx: ClientContext, state: Slots, work: Slots) -> tuple[Slots, Slots, Slots, Slots]:
@@ -296,6 +296,6 @@ def fit_chunk(plan: Plan, budget: int = 64 << 20) -> int:
 
 def is_plain(plan: Plan, phase: Phase) -> bool:
     """Whether every step of a phase is one of plain SGD on the model, over the training data."""
-    usual = phase.slots == ("params",) and phase.data == "train" and phase.steps is None and phase.draws == 1
-    own_step = getattr(phase.step, "__func__", None) is not Method.step
-    return usual and plan.training.optimizer == SGD() and not own_step and not plan.method.watches_steps
+    usual = phase.slots == ("params",) and phase.data == "train" and phase.steps is None
+    steps = getattr(phase.step, "__func__", None) is Method.step and plan.method.optimizer_step is None
+    return usual and steps and isinstance(phase.stream, str) and plan.training.optimizer == SGD()

@@ -66,7 +66,6 @@ class FedAF(Method):
         other_networks="it works with the features of one network",
         summing="its server trains on every client's images",
     )
-    one_model = True
 
     per_class: int = option(10, min=1, tuned="1:50:log", help="images that a client learns of each of its classes")
     steps: int = option(50, min=1, help="steps of learning images per round")

@@ -90,7 +90,7 @@ class FedALA(Method):
 
     def fit(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step of the weights."""
-        watch = end_pass(work[WATCH], self.settle) if ctx.step == 0 and ctx.epoch else work[WATCH]
+        watch = end_pass(work[WATCH], self.settle) if ctx.step == 0 else work[WATCH]
         grad, count = ctx.grad(work, "params", batch), batch.weight.sum()
         of_weights = tree.map(torch.mul, grad.tree, tree.sub(work[RECEIVED], work[OWN]))
         stepped = tree.map(lambda w, g: (w - self.weights_lr * g).clamp(0, 1), work[WEIGHTS], of_weights)
@@ -121,8 +121,8 @@ def mix(personal: Tree, received: Tree, weights: Tree) -> Tree:
 
 def end_pass(watch: Tree, settle: float) -> Tree:
     """A pass is over: its mean loss takes the place of the oldest, and when all vary little the fitting ends."""
-    zero, mean = torch.zeros_like(watch["loss"]), watch["loss"] / watch["samples"].clamp_min(1)
+    zero, mean = torch.zeros_like(watch["loss"]), watch["loss"] / watch["samples"]
     means = torch.cat([watch["means"][1:], mean.reshape(1)])
-    # Infinite means stand for passes to come; their standard deviation is not a number, so never small.
+    # Before the first pass the mean is not a number, nor is then the standard deviation, which so is never small.
     going = watch["going"] & ~(means.std(correction=0) < settle)
     return {"loss": zero, "samples": zero, "means": means, "going": going}

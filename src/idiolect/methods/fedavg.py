@@ -19,4 +19,3 @@ class FedAvg(Method):
     """
 
     about = About("One model for all: the average of the clients'", paper="mcmahan2017fedavg", kind="global")
-    one_model = True

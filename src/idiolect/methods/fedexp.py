@@ -31,7 +31,6 @@ class FedExP(ServerStep):
 
     about = About("A server that extrapolates", paper="jhunjhunwala2023fedexp", kind="global")
     refuses = Refuses(other_networks="it compares the updates of one network")
-    one_model = True
     identities = {"fedexp(eps=inf, average_last=false)": "fedavg"}
 
     eps: float = option(1e-3, above=0.0, help="added to the squared length of the mean update; inf gives eta_g = 1")

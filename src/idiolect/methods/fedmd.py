@@ -85,23 +85,22 @@ class FedMD(Method):
             training = self.first_phases(self.step)
         else:
             training = (*self.digest_phases(self.digest_step), Phase(self.step))
-        return (
-            (*training, self.on_consensus(self.score, "score", slots=(), ahead=1)) if self.digest_epochs else training
-        )
+        score = self.on_consensus(self.score, "score", data="next public", slots=())
+        return (*training, score) if self.digest_epochs else training
 
     def first_phases(self, step: Step) -> tuple[Phase, ...]:
         """The set-up: public, then own data."""
         public = Phase(step, "public", data="public", stream="pretrain", epochs=self.public_epochs)
         return (*((public,) if self.public_epochs else ()), Phase(step, "train", epochs=self.private_epochs))
 
-    def digest_phases(self, step: Step, ahead: int = 0) -> tuple[Phase, ...]:
+    def digest_phases(self, step: Step, data: str = "public") -> tuple[Phase, ...]:
         """Passes over one round's public samples, always in the same order."""
-        return (self.on_consensus(step, "digest", ahead=ahead, lr=self.digest_lr),) * self.digest_epochs
+        return (self.on_consensus(step, "digest", data=data, lr=self.digest_lr),) * self.digest_epochs
 
     def on_consensus(self, step: Step, name: str, **facts: Any) -> Phase:
         """One pass over the public samples of a round."""
         samples, size = self.samples, self.digest_batch
-        return Phase(step, name, data="public", stream="digest", epochs=1, samples=samples, batch_size=size, **facts)
+        return Phase(step, name, stream="digest", epochs=1, samples=samples, batch_size=size, **facts)
 
     def digest_step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step towards the consensus."""
@@ -116,7 +115,7 @@ class FedMD(Method):
         if len(target) < len(batch.x):
             return None
         # A consensus that is left from an earlier round is of other samples, and teaches nothing.
-        fits = (consensus["round"] == ctx.round + ctx.phase.ahead).to(target.dtype)
+        fits = (consensus["round"] == ctx.round + (ctx.phase.data == "next public")).to(target.dtype)
 
         def loss(trees: Slots) -> Scored:
             out = ctx.task.forward(trees["params"], work["buffers"], batch.x, train=True)
@@ -159,7 +158,7 @@ class FedMD(Method):
 
     def onboard(self, ctx: ClientContext) -> Sequence[Phase]:
         """An unseen client goes through the set-up, and then through a round with the newest consensus."""
-        digest = self.digest_phases(self.adapt_digest_step, ahead=1)
+        digest = self.digest_phases(self.adapt_digest_step, data="next public")
         return (*self.first_phases(self.adapt_step), *digest, Phase(self.adapt_step))
 
     def adapt_digest_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:

@@ -20,7 +20,6 @@ class FedProx(Method):
     """
 
     about = About("FedAvg with clients held near the global model", paper="li2020fedprox", kind="global")
-    one_model = True
     identities = {"fedprox(mu=0)": "fedavg"}
 
     mu: float = option(0.1, min=0.0, help="weight of the proximal term")

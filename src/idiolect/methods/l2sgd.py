@@ -9,7 +9,7 @@ import torch
 
 from ..contract import About, Method, OptionError, Phase, Slots, option, register, tree
 from ..contract.context import ClientContext, RoundContext, ServerContext
-from ..contract.slots import Slot, keep_model, model_in, private, zero
+from ..contract.slots import Slot, just_trained, keep_model, model_in, private, zero
 
 OWN, SHARE = "l2sgd.own", "l2sgd.share"
 
@@ -89,7 +89,7 @@ class L2SGD(Method):
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The model after its move towards the newest mean; right after local training the move is yet to come."""
-        return super().personal_model(ctx, work) if ctx.just_trained else self.move(ctx, work)
+        return super().personal_model(ctx, work) if just_trained(work) else self.move(ctx, work)
 
     def server_records(self, ctx: ServerContext, server: Slots) -> dict[str, float]:
         return {"steps": self.steps(ctx)}

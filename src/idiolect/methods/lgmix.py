@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -68,8 +67,7 @@ class LGMix(Method):
         ),
     )
     presets = {"paper": {"include_newest": False}, "ref": {"centered": True, "feature_mode": "mixed"}}
-    identities = {"lgmix(fixed=1)": "local", "lgmix(fixed=0)": "fedavg"}
-    identity_tolerance: ClassVar[float] = 1e-6
+    identities = {"lgmix(fixed=1)": "local", "lgmix(fixed=0)": "nearly fedavg"}
 
     centered: bool = option(False, tuned="false,true", help="subtract the mean feature (the trace of the covariance)")
     history: bool = option(True, tuned="true,false", help="use the mean of all ratios so far; else the newest")
@@ -282,7 +280,7 @@ class LGMix(Method):
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """Equation 2; right after training, the model as trained."""
-        return split(ctx, work["lgmix.trained"]) if ctx.just_trained else self.model_now(ctx, work)
+        return split(ctx, work["lgmix.trained"]) if "lgmix.trained" in work else self.model_now(ctx, work)
 
     def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The mean of the client's ratios and the newest one."""

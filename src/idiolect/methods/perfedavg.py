@@ -42,7 +42,8 @@ class PerFedAvg(ServerStep):
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """D', which the step is along, comes first: without adaptation these are FedAvg's batches."""
-        return (Phase(self.meta_step, draws=2 if self.form == "fo" else 3),)
+        streams = ("train", "train 1", "train 2")
+        return (Phase(self.meta_step, stream=streams[:2] if self.form == "fo" else streams),)
 
     def meta_step(self, ctx: ClientContext, work: Slots, batch: tuple[Batch, ...]) -> Slots:
         """One step of the meta-gradient on independent batches."""

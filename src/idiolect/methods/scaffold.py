@@ -43,7 +43,6 @@ class Scaffold(ServerStep):
         caution="the server can work out the client's mean gradient",
     )
     refuses = Refuses(other_networks="it compares the updates of one network")
-    one_model = True
     identities = {"scaffold(control=false)": "fedavg"}
 
     control: bool = option(True, help="correct the steps; false leaves all control variates at zero")
@@ -82,11 +81,12 @@ class Scaffold(ServerStep):
     def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """Eq. 5."""
         after = super().aggregate(ctx, server, sums, each)
-        if CHANGE not in sums:
+        change, seen = sums.get(CHANGE), server[WEIGHT]
+        if change is None or not change.weight:
             return after
-        change, seen = sums[CHANGE], server[WEIGHT]
-        weight = {"sum": seen["sum"] + change.everybody, "count": seen["count"] + change.count}
-        share = change.everybody / (len(ctx.clients) * float(weight["sum"] / weight["count"]))
+        sent = float(next(iter(change.weight.values())))  # of any leaf: all are sent whole
+        weight = {"sum": seen["sum"] + sent, "count": seen["count"] + change.count}
+        share = sent / (len(ctx.clients) * float(weight["sum"] / weight["count"]))
         moved = tree.add(tree.pick(server[CONTROL], change.total), change.mean(), share)
         return {**after, CONTROL: {**server[CONTROL], **moved}, WEIGHT: weight}
 

@@ -6,7 +6,7 @@ import math
 import sqlite3
 import tempfile
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract import Method, Wrapper, methods, predicts_its_own_way
+from ..contract import Method, has_one_model, methods, predicts_its_own_way
 from ..core import codec
 from ..core.errors import ConformanceError, ModelError
 from ..core.registry import describe
@@ -35,6 +35,8 @@ from .disturbances import Backwards, Poisoned, ThroughBytes
 from .tiny import ROUNDS, Played, personal_models, play, require_equal, tiny_model, tiny_plan
 
 RELATIVE = 1e-4
+NEARLY = 1e-6
+"""How far apart, per round, what an identity calls `nearly` another method may be."""
 ENGINES = ("workers(count=2)", "vector(chunk=3, count=1)")
 USUAL: dict[str, Any] = {"participation": 0.6, "unseen": 1}
 """The plan of most checks: in three rounds every client takes part at least once, none always, and one never does."""
@@ -223,30 +225,17 @@ def check_unseen_clients(method: Method) -> None:
 
 
 def check_one_model(method: Method) -> None:
-    """Where a method says that all clients predict with one model, their personal models are equal to the bit; and who
-    trains one model for all says so."""
-    if not method.one_model:
-        require(method.about.kind != "global", "about.kind is 'global', one model for all, but one_model is False")
+    """Where `about.kind` says that all clients predict with one model, their personal models are equal to the bit."""
+    if not has_one_model(method):
         return
-    require(not predicts_its_own_way(method), "one_model is True, but it predicts its own way")
+    require(not predicts_its_own_way(method), "about.kind is 'global', one model for all, but it predicts its own way")
     played = play_once(method, **USUAL)
     models = personal_models(tiny_plan(method, **USUAL), played)
     first = next(iter(models.values()))
     for index, model in models.items():
-        what = f"one_model is True, but the model of client {index} differs from another client's"
+        what = f"about.kind is 'global', but the model of client {index} differs from another client's"
         for slot in ("params", "buffers"):
             require_equal_leaves(first[slot], model[slot], what)
-
-
-def check_watches_steps(method: Method) -> None:
-    """A method whose own `optimizer_step` does anything says so, since engines may not call it otherwise."""
-    cls = type(method)
-    if method.watches_steps or cls.optimizer_step in (Method.optimizer_step, Wrapper.optimizer_step):
-        return
-    plain = type(cls.__name__, (cls,), {"optimizer_step": Method.optimizer_step})
-    without = plain(**{field.name: getattr(method, field.name) for field in fields(method)})
-    what = "watches_steps is False, but without its optimizer_step"
-    require_equal(play_once(method, **USUAL), play(tiny_plan(without, **USUAL)), what)
 
 
 def _require_scores(played: Played, ids: Iterable[int], cohort: str) -> None:
@@ -339,10 +328,16 @@ def check_poison(method: Method) -> None:
 def check_identities(method: Method) -> None:
     """The neutral cases that the method declares predict what they must: after every round, at every point."""
     for neutral, plain in type(method).identities.items():
-        what, tolerance = f"{neutral} should equal {plain}, but", method.identity_tolerance * ROUNDS
-        a, b = methods.build(neutral, type(method)), methods.build(plain)
+        what = f"{neutral} should equal {plain}, but"
+        tolerance = NEARLY * ROUNDS if plain.startswith("nearly ") else 0.0
+        a, b = methods.build(neutral, type(method)), plain_of(plain)
         require_equal_leaves(_predictions(a), _predictions(b), f"{what} predictions differ", tolerance)
         require_equal_leaves(_every_loss(a), _every_loss(b), f"{what} losses differ", tolerance)
+
+
+def plain_of(declared: str) -> Method:
+    """The method that an identity says a neutral case equals."""
+    return methods.build(declared.removeprefix("nearly "))
 
 
 def _predictions(method: Method) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..contract import Method, methods
 from ..core.errors import ConformanceError, UnknownNameError
 from ..core.registry import describe
-from . import checks
+from . import acting, checks
 
 CHECKS: dict[str, Callable[[Method], None]] = {
     check.__name__.removeprefix("check_"): check
@@ -17,12 +17,12 @@ CHECKS: dict[str, Callable[[Method], None]] = {
         checks.check_pure,
         checks.check_messages,
         checks.check_one_model,
-        checks.check_watches_steps,
         checks.check_after_local,
         checks.check_unseen_clients,
         checks.check_no_test_data,
         checks.check_repeatable,
         checks.check_identities,
+        acting.check_acts,
         checks.check_momentum,
         checks.check_poison,
         checks.check_client_order,

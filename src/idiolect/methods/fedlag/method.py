@@ -241,11 +241,6 @@ class FedLAG(ComparesUpdates):
         names = {name for layer in self.units(ctx).values() for name in layer.along}
         return tree.pick({**model["params"], **model["buffers"]}, names)
 
-    @property
-    def watches_steps(self) -> bool:  # type: ignore[override]
-        """Whether gradients are compared, or the inner method watches."""
-        return (self.compares and self.signal == "last_grad") or self.inner.watches_steps
-
     def overlay(self, ctx: ClientContext, work: Slots) -> Slots:
         """What was received, with the client's own values on personal layers (eqs. 4 and 5), if it has trained."""
         if PERSONAL not in work:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...contract import Grad, Method, Phase, Wrapper, tree
-from ...contract.context import ClientContext, RoundContext, ServerContext
+from ...contract.context import ClientContext, OptimizerStep, RoundContext, ServerContext
 from ...contract.messages import Upload, Uploads
 from ...contract.slots import mask_of
 from ...core.tree import Slots, Tree
@@ -78,9 +78,14 @@ class ComparesUpdates(Wrapper):
         work = work if before is None else before(ctx, work)
         return {**work, START: tree.pick(work["params"], work[START])} if START in work else work
 
-    def optimizer_step(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
-        """Keep the gradient of the model's last step, if gradients are compared."""
-        work = self.inner.optimizer_step(ctx, work, slot, grad, batch, lr)
+    @property
+    def optimizer_step(self) -> OptimizerStep | None:
+        """If gradients are compared, one that keeps them; else the inner method's."""
+        return self.keep_gradient if self.compares and self.signal == "last_grad" else self.inner.optimizer_step
+
+    def keep_gradient(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
+        """The inner method's step; the gradient of the model's last one is kept."""
+        work = ctx.optimize(work, slot, grad, batch, lr, through=self.inner)
         if slot != "params" or GRAD not in work:
             return work
         return {**work, GRAD: {**work[GRAD], **tree.pick(grad.slots[slot], work[GRAD])}}

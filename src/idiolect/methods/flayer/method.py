@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ...contract import About, Grad, Method, Needs, Phase, Slots, Tree, Wrapper, default_inner, option, register, tree
-from ...contract.context import ClientContext, RoundContext
+from ...contract.context import ClientContext, OptimizerStep, RoundContext
 from ...contract.phase import Step
-from ...contract.slots import Slot, mask_of, private, scratch, zero
+from ...contract.slots import Slot, just_trained, mask_of, private, scratch, zero
 from ...core.errors import ComposeError, ModelError, OptionError
 from ...task.task import Batch, Task
 from .masks import kernel_masks, layer_masks
@@ -163,11 +163,6 @@ class FLAYER(Wrapper):
         return replace(inner, norm_stats="local", holdout=inner.holdout or holdout)
 
     @property
-    def watches_steps(self) -> bool:  # type: ignore[override]
-        """Whether layers have their own learning rates, or answers are counted while training."""
-        return self.layer_rates or (self.mixes and self.acc_source == "running") or self.inner.watches_steps
-
-    @property
     def slots(self) -> Mapping[str, Slot]:
         """A client keeps its own head and its accuracy and, for the records, learning rates and shares."""
         inner = self.inner.slots
@@ -286,23 +281,29 @@ class FLAYER(Wrapper):
 
     def trained_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The model that predicts, as it is right after training."""
-        trained = replace(ctx, newcomer=False, just_trained=True)
+        trained = replace(ctx, newcomer=False)
         model = self.inner.personal_model(trained, {**work, **self.inner.finish(ctx, work)})
         return {**work, **{SCORED + slot: leaves for slot, leaves in model.items()}}
 
     def score(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """Count the trained model's right answers."""
         model = {name.removeprefix(SCORED): work[name] for name in work if name.startswith(SCORED)}
-        trained = replace(ctx, newcomer=False, just_trained=True)
+        trained = replace(ctx, newcomer=False)
         return self.count_right(ctx, work, self.inner.predict(trained, model, batch.x), batch)
 
-    def optimizer_step(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
+    @property
+    def optimizer_step(self) -> OptimizerStep | None:
+        """One of FLAYER's where layers have their own learning rates, or answers are counted while training."""
+        acts = self.layer_rates or (self.mixes and self.acc_source == "running")
+        return self.rated_step if acts else self.inner.optimizer_step
+
+    def rated_step(self, ctx: ClientContext, work: Slots, slot: str, grad: Grad, batch: Batch, lr: float) -> Slots:
         """The inner method's, with the layers' learning rates; its forward pass gives the running accuracy."""
         if slot not in self.rated_slots:
-            return self.inner.optimizer_step(ctx, work, slot, grad, batch, lr)
+            return ctx.optimize(work, slot, grad, batch, lr, through=self.inner)
         if self.mixes and self.acc_source == "running" and slot == self.counts_steps_of(ctx):
             work = self.count_right(ctx, work, grad.scored.outputs, batch)
-        return self.inner.optimizer_step(self.with_rates(ctx), work, slot, grad, batch, lr)
+        return self.with_rates(ctx).optimize(work, slot, grad, batch, lr, through=self.inner)
 
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep the trained head and its accuracy; mask what is sent, never the client's own model."""
@@ -325,7 +326,7 @@ class FLAYER(Wrapper):
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """Eq. 2 from the client's own head and the newest global model; with learning rates, should it be trained on.
         Right after training both are the trained head."""
-        mixed = work if ctx.just_trained else self.mix_head(ctx, work)
+        mixed = work if just_trained(work) else self.mix_head(ctx, work)
         return {**self.inner.personal_model(ctx, mixed), **self.rate_state(work)}
 
     def adapt(self, ctx: ClientContext) -> Sequence[Phase]:

@@ -13,7 +13,7 @@ from ...contract.context import ClientContext, ServerContext
 from ...contract.gradients import LossFn
 from ...contract.messages import Download, Upload, Uploads
 from ...contract.parts.slices import check_slices, cut, hidden_params, pad, paste, scale_stats, slice_shapes
-from ...contract.slots import Slot, nothing
+from ...contract.slots import Slot, just_trained, nothing
 from ...core.errors import OptionError
 from ...task.task import Batch, Scored, Task
 
@@ -171,7 +171,7 @@ class HeteroFL(Method):
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The client's slice of the newest model, scaled as in training, or all of it with what the client keeps
         private over it."""
-        if self.evaluate == "own" or ctx.just_trained:
+        if self.evaluate == "own" or just_trained(work):
             return self.scale_model(ctx, self.cut_model(ctx.task, ctx.variant, work))
         return {
             slot: {n: paste(work[slot][n], leaf) for n, leaf in leaves.items()} for slot, leaves in ctx.initial.items()

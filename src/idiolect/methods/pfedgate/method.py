@@ -173,7 +173,7 @@ class PFedGate(Adaptation):
         gates = _unpack(TALLY, state)
         active = gates.pop("active")
         marks = split.marks(active)
-        if not ctx.training.optimizer.needs_gradient or ctx.method.watches_steps:  # else zero gradients keep them still
+        if not ctx.training.optimizer.needs_gradient or ctx.method.optimizer_step:  # else zero gradients do
             after = {**after, **tally.only_active(work, after, split.masks(marks))}
         if TALLY in work:
             after[TALLY] = tally.add(work[TALLY], gates, active, split.share(active), batch.weight.sum())
