@@ -5,9 +5,10 @@ import torch
 
 from idiolect import Batch
 from idiolect.contract import tree
+from idiolect.contract.parts.class_statistics import global_of
 from idiolect.engines.client_evaluation import adapt_model
 from idiolect.engines.slots import aggregate, first_server
-from idiolect.methods.fedhkd import FEATURES, GLOBAL_FEATURES, GLOBAL_SOFT, SOFT
+from idiolect.methods.fedhkd import FEATURES, SOFT
 from idiolect.testing import (
     check_bad_options,
     check_regression_refused,
@@ -103,7 +104,7 @@ def test_the_gradient_by_finite_differences():
 
     def value(params):
         out = ctx.task.forward(params, {}, batch.x)
-        heads, goal = work[GLOBAL_FEATURES]["mean"], work[GLOBAL_SOFT]["mean"]
+        heads, goal = work[global_of(FEATURES)]["mean"], work[global_of(SOFT)]["mean"]
         chance = ((heads @ params["4.weight"].T + params["4.bias"]) / 0.5).softmax(1)
         divergence = torch.where(goal > 0, goal * (goal.clamp_min(1e-300) / chance).log(), 0.0).sum(1)[[0, 2]].mean()
         off = (out.features - heads[batch.y]).square().mean(1) * (batch.y != 1)

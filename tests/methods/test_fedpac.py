@@ -8,8 +8,9 @@ import torch.nn.functional as F
 
 from idiolect import Batch, Task
 from idiolect.contract import methods, tree
+from idiolect.contract.parts.class_statistics import global_of
 from idiolect.engines.slots import aggregate, first_server
-from idiolect.methods.fedpac import GLOBAL, PROTOTYPES, STATISTICS
+from idiolect.methods.fedpac import PROTOTYPES, STATISTICS
 from idiolect.testing import (
     check_bad_options,
     check_regression_refused,
@@ -163,7 +164,7 @@ def test_the_bodys_gradient_is_that_of_loss_and_pull():
     assert (ctx.phase.name, ctx.phase.part) == ("shared", frozenset(task.names) - HEAD)
     centres = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     means = {"mean": centres, "count": torch.tensor([4.0, 2.0, 0.0])}
-    moved = ctx.phase.step(ctx, with_log({**task.initial, GLOBAL: means}), batch)["params"]
+    moved = ctx.phase.step(ctx, with_log({**task.initial, global_of(PROTOTYPES): means}), batch)["params"]
 
     def objective(p: dict[str, torch.Tensor]) -> torch.Tensor:
         phi = F.linear(F.linear(batch.x, p["0.weight"], p["0.bias"]).relu(), p["2.weight"], p["2.bias"]).relu()

@@ -43,6 +43,17 @@ def gradients(dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
     return [draw(dtype, 1 + step, scale=(2.0, 0.1, 0.5)[step % 3]) for step in range(STEPS)]
 
 
+def step_pytorchs(
+    optimizer, leaves: dict[str, nn.Parameter], grads: dict[str, torch.Tensor], clip: float | None
+) -> None:
+    """A step of PyTorch's optimiser, which changes the leaves."""
+    for name, leaf in leaves.items():
+        leaf.grad = grads[name].clone()
+    if clip is not None:
+        nn.utils.clip_grad_norm_(leaves.values(), clip)
+    optimizer.step()
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 @pytest.mark.parametrize(("ours", "theirs"), CASES, ids=[str(ours) for ours, _ in CASES])
 def test_every_step_is_pytorchs(ours: Optimizer, theirs, dtype, tolerance):
@@ -50,11 +61,7 @@ def test_every_step_is_pytorchs(ours: Optimizer, theirs, dtype, tolerance):
     leaves = {name: nn.Parameter(leaf.clone()) for name, leaf in params.items()}
     optimizer, state = theirs(leaves.values()), ours.init(params)
     for grads in gradients(dtype):
-        for name, leaf in leaves.items():
-            leaf.grad = grads[name].clone()
-        if ours.clip is not None:
-            nn.utils.clip_grad_norm_(leaves.values(), ours.clip)
-        optimizer.step()
+        step_pytorchs(optimizer, leaves, grads, ours.clip)
         params, state = ours.step(params, grads, state, LR)
         for name, leaf in leaves.items():
             torch.testing.assert_close(params[name], leaf.detach(), rtol=tolerance, atol=tolerance)
@@ -70,11 +77,7 @@ def test_twenty_steps_in_single_precision_are_pytorchs_to_a_millionth(ours: Opti
     step_stack = torch.func.vmap(lambda params, grads, state: ours.step(params, grads, state, LR))
     for step in range(20):
         grads, before = draw(torch.float32, 1 + step), {name: leaf.detach().clone() for name, leaf in leaves.items()}
-        for name, leaf in leaves.items():
-            leaf.grad = grads[name].clone()
-        if ours.clip is not None:
-            nn.utils.clip_grad_norm_(leaves.values(), ours.clip)
-        optimizer.step()
+        step_pytorchs(optimizer, leaves, grads, ours.clip)
         alone, state = ours.step(before, grads, state, LR)
         beside, stacked = step_stack(tree.stack([before]), tree.stack([grads]), stacked)
         for name, leaf in leaves.items():

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ..contract import About, Batch, ClientContext, Phase, Refuses, Scored, Slot, Slots, Task, option, register, tree
-from ..contract.parts.class_statistics import ClassMeans, add_rows, distance, no_features, shared_means
+from ..contract import About, Batch, ClientContext, Phase, Refuses, Scored, Slot, Slots, Task, option, register
+from ..contract.parts.class_statistics import ClassMeans, add_rows, distance, global_of, no_features, shared_means
 from ..contract.parts.heads import check_head, divergence, head_outputs, no_outputs
-from ..contract.slots import keep_model, model_in, private
+from ..contract.slots import keep_model, model_in, private, scratch
 
 FEATURES, SOFT, NOISE, OWN = "fedhkd.features", "fedhkd.soft", "fedhkd.noise", "fedhkd.own"
-GLOBAL_FEATURES, GLOBAL_SOFT = "fedhkd.features.global", "fedhkd.soft.global"
 
 
 @register("fedhkd")
@@ -52,30 +51,24 @@ class FedHKD(ClassMeans):
         """The model, and what is known of each class, as means of features and of soft predictions."""
         known = {FEATURES: shared_means(FEATURES, no_features), SOFT: shared_means(SOFT, no_outputs)}
         own = {OWN: private(holds="model")} if self.predicts == "local" else {}
-        return {**super().slots, **own, **known}
+        return {**super().slots, **own, **known, NOISE: scratch(no_features)}
 
     def check(self, task: Task) -> None:
         check_head(self.name, task)
 
-    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
-        """Remember what all know; what this client knows is measured after training."""
-        received = {GLOBAL_FEATURES: work[FEATURES], GLOBAL_SOFT: work[SOFT]}
-        own = {slot: tree.zeros_like(work[slot]) for slot in (FEATURES, SOFT)}
-        return {**work, **received, **own, NOISE: tree.zeros_like({"features": work[FEATURES]["mean"]})}
-
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """Training, then a look at what the trained model knows."""
-        noise = (("features", tuple(no_features(ctx)["mean"].shape)),)
+        noise = (("mean", tuple(no_features(ctx)["mean"].shape)),)
         return (Phase(self.step), Phase(self.measure, "knowledge", slots=(), epochs=1, noise=noise))
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step on the loss with its two terms."""
+        features, soft = work[global_of(FEATURES)], work[global_of(SOFT)]
 
         def loss(trees: Slots) -> Scored:
             plain = ctx.task.loss(trees["params"], work["buffers"], batch)
-            logits = head_outputs(ctx.task, trees["params"], work[GLOBAL_FEATURES]["mean"]) / self.temperature
-            agree = divergence(work[GLOBAL_SOFT], logits)
-            near = distance(plain.features, batch.y, batch.weight, work[GLOBAL_FEATURES])
+            agree = divergence(soft, head_outputs(ctx.task, trees["params"], features["mean"]) / self.temperature)
+            near = distance(plain.features, batch.y, batch.weight, features)
             return plain._replace(loss=plain.loss + self.lam * agree + self.gamma * near)
 
         return ctx.optimize(work, "params", ctx.grad(work, "params", batch, loss), batch)
@@ -85,11 +78,11 @@ class FedHKD(ClassMeans):
         out = ctx.task.forward(work["params"], work["buffers"], batch.x)
         values = {FEATURES: out.features, SOFT: (out.outputs / self.temperature).softmax(1)}
         knowledge = {slot: add_rows(work[slot], rows, batch.y, batch.weight) for slot, rows in values.items()}
-        return {**work, **knowledge, NOISE: dict(ctx.noise) if ctx.step == 0 else work[NOISE]}
+        return {**work, **knowledge, NOISE: {**work[NOISE], **(ctx.noise if ctx.step == 0 else {})}}
 
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep the model; send it and, of classes that are frequent enough, the knowledge."""
-        own, noise = work[FEATURES], work[NOISE]["features"]
+        own, noise = work[FEATURES], work[NOISE]["mean"]
         count = torch.where(own["count"] >= self.min_share * ctx.samples, own["count"], 0.0)
         means = {FEATURES: own["mean"] + self.sigma * noise, SOFT: work[SOFT]["mean"]}
         sent = {n: {"mean": torch.where((count > 0)[:, None], x, 0.0), "count": count} for n, x in means.items()}

@@ -16,6 +16,7 @@ from ..contract.parts.class_statistics import (
     ClassMeans,
     add_rows,
     distance,
+    global_of,
     no_features,
     require_classes,
     rows,
@@ -25,7 +26,6 @@ from ..contract.slots import Slot, zero
 from ..task.task import Batch, Scored, Task
 
 PROTOTYPES, STATISTICS = "fedpac.prototypes", "fedpac.statistics"
-GLOBAL = "fedpac.global"
 
 
 @register("fedpac")
@@ -93,10 +93,6 @@ class FedPAC(ClassMeans):
         require_classes(self.name, task)
         task.require_features(self.name)
 
-    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
-        """Remember the global class means; nothing is measured yet."""
-        return {**work, GLOBAL: work[PROTOTYPES], PROTOTYPES: tree.zeros_like(work[PROTOTYPES])}
-
     def phases(self, ctx: ClientContext) -> Sequence[Phase]:
         """Measure the received body, train the head, then the body, and measure the class means of the new one."""
         head = self.head(ctx.task)
@@ -120,7 +116,7 @@ class FedPAC(ClassMeans):
 
         def loss(trees: Slots) -> Scored:
             scored = ctx.task.loss(trees["params"], work["buffers"], batch, frozen=frozen)
-            apart = distance(*rows(scored.features, batch), work[GLOBAL])
+            apart = distance(*rows(scored.features, batch), work[global_of(PROTOTYPES)])
             return scored._replace(loss=scored.loss + self.lam * apart)
 
         return ctx.optimize(work, "params", ctx.grad(work, "params", batch, loss), batch)

@@ -81,11 +81,11 @@ class Scaffold(ServerStep):
     def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """Eq. 5."""
         after = super().aggregate(ctx, server, sums, each)
-        change, seen = sums.get(CHANGE), server[WEIGHT]
+        change = sums.get(CHANGE)
         if change is None or not change.weight:
             return after
         sent = float(next(iter(change.weight.values())))  # of any leaf: all are sent whole
-        weight = {"sum": seen["sum"] + sent, "count": seen["count"] + change.count}
+        weight = {"sum": server[WEIGHT]["sum"] + sent, "count": server[WEIGHT]["count"] + change.count}
         share = sent / (len(ctx.clients) * float(weight["sum"] / weight["count"]))
         moved = tree.add(tree.pick(server[CONTROL], change.total), change.mean(), share)
         return {**after, CONTROL: {**server[CONTROL], **moved}, WEIGHT: weight}

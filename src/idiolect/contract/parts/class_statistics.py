@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...core import tree
 from ...core.errors import ModelError
 from ...core.sums import Sums
 from ...core.tree import Slots, Tree
@@ -83,14 +84,33 @@ def shared_means(slot: str, init: Init) -> Slot:
     return shared(init, weigh=f"{slot}/count")
 
 
+def global_of(slot: str) -> str:
+    """The slot with the class means that a client of a method with `ClassMeans` got.
+
+    >>> global_of("fedpac.prototypes")
+    'fedpac.prototypes.global'
+    """
+    return f"{slot}.global"
+
+
 @dataclass(frozen=True)
 class ClassMeans(Method):
-    """A method whose server merges the clients' class means, in all slots that are declared by `shared_means`."""
+    """A method whose server merges the clients' class means, in all slots that are declared by `shared_means`. While a
+    client works, such a slot holds its own means, at first none, and `global_of` the slot those that it got."""
+
+    @property
+    def means(self) -> tuple[str, ...]:
+        """The slots with class means."""
+        return tuple(slot for slot, declared in self.slots.items() if declared.weigh == f"{slot}/count")
+
+    def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
+        """Put what was received aside; nothing of the client's own is measured yet."""
+        received = {global_of(slot): work[slot] for slot in self.means}
+        return {**work, **received, **{slot: tree.zeros_like(work[slot]) for slot in self.means}}
 
     def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """The means of all that was sent; a class that nobody sent keeps what is known of it."""
-        slots = [slot for slot, declared in self.slots.items() if declared.weigh == f"{slot}/count"]
-        merged = {slot: merge_means(sums[slot], server[slot]) for slot in slots}
+        merged = {slot: merge_means(sums[slot], server[slot]) for slot in self.means}
         return {**super().aggregate(ctx, server, sums, each), **merged}
 
 
