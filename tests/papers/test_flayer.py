@@ -126,8 +126,9 @@ def epochs_of(plan, index, round):
     """The library's batches of a client's training, epoch by epoch."""
     ctx = plan.context(index, round)
     here = [(batch.x, batch.y) for _, batch in batches(plan, replace(ctx, phase=plan.method.phases(ctx)[0]), 0)]
-    per_epoch = len(here) // plan.training.epochs
-    return [here[at : at + per_epoch] for at in range(0, len(here), per_epoch)]
+    epochs = plan.training.epochs
+    per_epoch = len(here) // epochs
+    return [here[epoch * per_epoch : (epoch + 1) * per_epoch] for epoch in range(epochs)]
 
 
 @pytest.mark.parametrize(
