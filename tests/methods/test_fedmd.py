@@ -193,7 +193,7 @@ def test_digesting_brings_a_client_nearer_to_the_consensus_and_l1_and_mse_differ
 
 
 def ctx_order(plan, round):
-    return draw_order(digesting(plan, round), 12, 12, 0, 0)
+    return draw_order(digesting(plan, round), 12, 12, "digest", 0)
 
 
 def test_the_training_log_is_about_the_own_data():
@@ -292,7 +292,7 @@ def test_a_phase_that_looks_ahead_has_the_order_of_the_later_round():
     ctx = plan.context(0, 0)
     score = plan.method.phases(ctx)[-1]
     assert (score.name, score.data) == ("score", "next public")
-    assert torch.equal(draw_order(replace(ctx, phase=score), 12, 12, 0, 0), later)
+    assert torch.equal(draw_order(replace(ctx, phase=score), 12, 12, "digest", 0), later)
 
 
 def test_other_options_keep_the_contract():
