@@ -95,6 +95,9 @@ class FLAYER(Wrapper):
     inner: Method = field(default_factory=default_inner)
     layers: int = option(1, min=0, tuned="1:3", help="how many of the last layers mix own and global values (s)")
     head_mixing: bool = option(True, help="start the head from own and global values, weighed by accuracy")
+    mixed: str = option(
+        "own", choices=("own", "shared"), help="whose head is mixed where a client has a model of its own beside it"
+    )
     layer_rates: bool = option(True, help="give each layer its own learning rate")
     masking: bool = option(True, help="send only what moved most of each layer")
     low: float = option(0.1, above=0.0, max=1.0, tuned="0.05:1", help="least share of a layer that is sent")
@@ -156,6 +159,11 @@ class FLAYER(Wrapper):
         return next((n for n, s in self.inner.slots.items() if n != "params" and (s.home, s.holds) == OWN_MODEL), None)
 
     @property
+    def mixed_model(self) -> str:
+        """The slot with the model whose head is mixed."""
+        return (self.own_model if self.mixed == "own" else None) or "params"
+
+    @property
     def needs(self) -> Needs:  # type: ignore[override]
         """Local statistics of normalisation, and the share of the data that the accuracy is measured on."""
         inner = self.inner.needs
@@ -168,7 +176,7 @@ class FLAYER(Wrapper):
         inner = self.inner.slots
         missing: Any = {"uploaders": "keep", "all": "before", "zeros": "zero"}[self.denominator]
         head_slots = {ACCURACY: private(zero("share")), TALLY: scratch(zero("right", "samples"))}
-        if self.own_model is None:
+        if self.mixed_model == "params":
             head_slots[OWN] = private(self.first_head)
         return {
             **inner,
@@ -202,10 +210,10 @@ class FLAYER(Wrapper):
         """The client's own share in the head of the model that it trains and predicts with."""
         if not self.mixes:
             return work
-        slot = self.own_model
-        own = work[OWN] if slot is None else tree.pick(work[slot], self.shared_head(ctx))
+        slot = self.mixed_model
+        own = work[OWN] if slot == "params" else tree.pick(work[slot], self.shared_head(ctx))
         head = tree.mix(tree.pick(own, work["params"]), work["params"], work[ACCURACY]["share"])
-        return {**work, slot or "params": {**work[slot or "params"], **head}}
+        return {**work, slot: {**work[slot], **head}}
 
     def count_right(self, ctx: ClientContext, work: Slots, outputs: Tensor, batch: Batch) -> Slots:
         """Count right answers; every epoch counts anew, so that the last one stays."""
