@@ -67,11 +67,7 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
     ),
     "onboard": (
         {name: setting | {"unseen": 0.3, "eval_every": 5} for name, setting in TWO.items()},
-        tuple(
-            f"{method}(onboard_epochs={passes})"
-            for method in ("fedpac", "fedrod")
-            for passes in (1, 3, 10)
-        ),
+        tuple(f"{method}(onboard_epochs={passes})" for method in ("fedpac", "fedrod") for passes in (1, 3, 10)),
     ),
     "apple": (
         TWO,

@@ -323,7 +323,9 @@ def test_a_single_client_trains_alone(method):
 
 
 def test_bad_options():
-    check_bad_options("apple", "lr_p=-1", "mu=-1", "until=2", "fading=never", "prior=none", "start=own", "cap=0", "base=0.5")
+    check_bad_options(
+        "apple", "lr_p=-1", "mu=-1", "until=2", "fading=never", "prior=none", "start=own", "cap=0", "base=0.5"
+    )
 
 
 def test_wrappers_that_act_on_one_model_are_refused():

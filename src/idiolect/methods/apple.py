@@ -36,9 +36,9 @@ class APPLE(Collection):
 
     With the loss gradient g at the personal model, the core moves along :math:`p_{ii}\, g` and the relations along
     :math:`\langle g, w_j^{(c)} \rangle + \lambda(r) \mu (p_{ij} - p_{0j})`. :math:`\lambda(r)` falls from 1 to 0 within
-    the share `until` of the rounds. Only the core is sent. All cores are known from the start: they begin alike, or with
-    `start=drawn` each as a draw of its own, which everybody can repeat from the run's seed. Before the first round each
-    client tells the server its number of samples.
+    the share `until` of the rounds. Only the core is sent. All cores are known from the start: they begin alike, or
+    with `start=drawn` each as a draw of its own, which everybody can repeat from the run's seed. Before the first round
+    each client tells the server its number of samples.
 
     With many clients :math:`p_{ii}` is small at first, and so are the core's steps: choose a larger learning rate than
     for other methods, a larger `core_rate`, or `prior=own`, with which each client starts from its own core alone.

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contract import About, Grad, Method, ModelError, Phase, Refuses, Slots, Tree, option, register, tree
+from ..contract import About, Grad, Method, ModelError, Phase, Refuses, Slots, Tree, option, register
 from ..contract.context import ClientContext, RoundContext
 from ..contract.parts.draws import draw_like
 from ..contract.slots import Slot, buffers_of, private, shared
