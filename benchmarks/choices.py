@@ -18,11 +18,23 @@ import polars as pl
 
 import idiolect
 
-DIGITS = {"data": "digits", "model": "mlp", "rounds": 40}
-MNIST = {"data": "mnist(samples=3000)", "model": "mlp", "rounds": 30}
-LENET = {"data": "mnist(samples=1500)", "model": "lenet5w", "rounds": 15}
-DEEP = {"data": "digits", "model": "mlp(hidden=[64, 64, 32])", "rounds": 40}
-USUAL = {"partition": "dirichlet:0.1", "clients": 20, "batch_size": 16, "lr": 0.1, "engine": "loop"}
+SKEWED = {"partition": "dirichlet:0.1", "clients": 20, "batch_size": 16, "lr": 0.1, "engine": "loop"}
+DIGITS = SKEWED | {"data": "digits", "model": "mlp", "rounds": 40}
+MNIST = SKEWED | {"data": "mnist(samples=3000)", "model": "mlp", "rounds": 30}
+LENET = SKEWED | {"data": "mnist(samples=1500)", "model": "lenet5w", "rounds": 15}
+DEEP = SKEWED | {"data": "digits", "model": "mlp(hidden=[64, 64, 32])", "rounds": 40}
+RETINA = {
+    "data": "retina(side=64)",
+    "model": "unet(width=8)",
+    "loss": "dice",
+    "metrics": "dice",
+    "optimizer": "adam",
+    "lr": 0.01,
+    "batch_size": 8,
+    "rounds": 50,
+    "norm_stats": "recompute",
+    "engine": "loop",
+}
 TWO = {
     "digits": DIGITS | {"rounds": 30, "eval_every": 2},
     "MNIST": MNIST | {"data": "mnist(samples=2000)", "rounds": 20, "eval_every": 2},
@@ -47,8 +59,8 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
             for inner in ("ditto", "fedamp")
             for expression in (
                 inner,
-                f"flayer({inner})",
                 f"flayer({inner}, mixed=shared)",
+                f"flayer({inner}, mixed=own)",
                 f"flayer({inner}, head_mixing=false)",
             )
         ),
@@ -69,6 +81,7 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
         {name: setting | {"unseen": 0.3, "eval_every": 5} for name, setting in TWO.items()},
         tuple(f"{method}(onboard_epochs={passes})" for method in ("fedpac", "fedrod") for passes in (1, 3, 10)),
     ),
+    "retina": ({"retina": RETINA}, ("fedavg", "lgmix", "lgmix(fixed=0.5)", "local")),
     "apple": (
         TWO,
         ("apple", "apple(start=drawn)", "apple(prior=own)", "apple(start=drawn, prior=own)", "local"),
@@ -89,12 +102,12 @@ def main() -> None:
     for name, setting in settings.items():
         if given.only not in name:
             continue
-        print(f"\n{name}: {', '.join(f'{key} {value}' for key, value in (USUAL | setting).items())}\n")
+        print(f"\n{name}: {', '.join(f'{key} {value}' for key, value in setting.items())}\n")
         print("| method | validation, selected | last ten rounds | test, selected | last | lowest last | changes |")
         print("|---" * 7 + "|")
         for method in methods:
             runs = [
-                find_or_run(given.out, {"method": method, "seed": 100 + seed, **USUAL, **setting})
+                find_or_run(given.out, {"method": method, "seed": 100 + seed, **setting})
                 for seed in range(given.seeds)
             ]
             print(f"| `{method}` | {' | '.join(describe(runs))} |", flush=True)
@@ -117,12 +130,12 @@ def find_or_run(path: Path, run: dict[str, Any]) -> dict[str, float]:
 
 
 def measure(result: idiolect.Result) -> dict[str, float]:
-    """Accuracy weighted by samples, of clients that never trained where there are some: on validation data in the
-    selected round and in the mean of the last ten, on test data in the selected and in the last round; and how often
-    FedLAG's choice changed."""
-    table = result.metrics
+    """The headline metric weighted by samples, of clients that never trained where there are some: on validation data
+    in the selected round and in the mean of the last ten, on test data in the selected and in the last round; and how
+    often FedLAG's choice changed."""
+    table, metric = result.metrics, result.summary["metric"]
     cohort = "unseen" if "unseen" in table["cohort"] else "seen"
-    rows = table.filter((pl.col("cohort") == cohort) & (pl.col("metric") == "accuracy"))
+    rows = table.filter((pl.col("cohort") == cohort) & (pl.col("metric") == metric))
     points = rows["point"].unique().to_list()
     rows = rows.filter(pl.col("point") == ("adapted" if "adapted" in points else "personal"))
     weighted = (pl.col("value") * pl.col("samples")).sum() / pl.col("samples").sum()
@@ -130,7 +143,7 @@ def measure(result: idiolect.Result) -> dict[str, float]:
         split: dict(rows.filter(pl.col("split") == split).group_by("round").agg(weighted).iter_rows())
         for split in ("val", "test")
     }
-    picked, last = result.summary["accuracy"]["selected"]["round"], max(curve["test"])
+    picked, last = result.summary[metric]["selected"]["round"], max(curve["test"])
     changes = table.filter((pl.col("metric") == "personal_changes") & (pl.col("round") == last))["value"]
     return {
         "val": curve["val"][picked],

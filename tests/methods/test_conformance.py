@@ -62,7 +62,7 @@ EXTRA = [
     "flayer(acc_source=holdout)",
     "flayer(acc_source=running, masks=kernel)",
     "flayer(ditto, head_epochs=1)",
-    "flayer(ditto, mixed=shared)",
+    "flayer(ditto, mixed=own)",
     "flayer(fedala)",
     "flayer(fedamp)",
     "flayer(fedcp)",

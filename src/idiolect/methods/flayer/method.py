@@ -62,8 +62,9 @@ class FLAYER(Wrapper):
     The formula has no upper end, and a layer with a vanishing gradient would get 19 times the run's rate: multiples are
     cut at `lr_max_mult`. A normalisation has the depth and the share of the layer before it, but a gradient norm and a
     mask of its own. What the inner method keeps private is neither mixed nor sent, but has such learning rates, too.
-    Where the inner method keeps a model of the client's own beside the shared one (Ditto, FedAMP), that model's head is
-    mixed with the shared one's, its accuracy counts, and it is trained with these rates.
+    Where the inner method keeps a model of the client's own beside the shared one (Ditto, FedAMP), both are trained with
+    these rates, and the own one's accuracy counts. The shared one's head is mixed; with `mixed=own` the own one's is,
+    with the shared one's.
 
     The preset `paper` sets no limit. `ref` follows the authors' published program (`ref_cnn` for its CNN), but for the
     test data that A_k is taken from there. `resnet` has the paper's two head layers of ResNets.
@@ -96,7 +97,7 @@ class FLAYER(Wrapper):
     layers: int = option(1, min=0, tuned="1:3", help="how many of the last layers mix own and global values (s)")
     head_mixing: bool = option(True, help="start the head from own and global values, weighed by accuracy")
     mixed: str = option(
-        "own", choices=("own", "shared"), help="whose head is mixed where a client has a model of its own beside it"
+        "shared", choices=("shared", "own"), help="whose head is mixed where a client has a model of its own, too"
     )
     layer_rates: bool = option(True, help="give each layer its own learning rate")
     masking: bool = option(True, help="send only what moved most of each layer")
