@@ -47,7 +47,6 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
             "digits, deeper MLP": DEEP,
             "MNIST, MLP": MNIST,
             "MNIST, LeNet": LENET,
-            "digits IID, MLP": DIGITS | {"partition": "iid"},
             "digits IID, deeper MLP": DEEP | {"partition": "iid"},
         },
         ("fedlag", "fedlag(preset=paper)", "fedavg", "local"),
@@ -81,10 +80,10 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
         {name: setting | {"unseen": 0.3, "eval_every": 5} for name, setting in TWO.items()},
         tuple(f"{method}(onboard_epochs={passes})" for method in ("fedpac", "fedrod") for passes in (1, 3, 10)),
     ),
-    "retina": ({"retina": RETINA}, ("fedavg", "lgmix", "lgmix(fixed=0.5)", "local")),
+    "retina": ({"retina": RETINA}, ("fedavg", "lgmix", "local")),
     "apple": (
         TWO,
-        ("apple", "apple(start=drawn)", "apple(prior=own)", "apple(start=drawn, prior=own)", "local"),
+        ("apple", "apple(start=drawn)", "apple(prior=own)", "apple(start=drawn, prior=own)"),
     ),
 }
 
@@ -107,8 +106,7 @@ def main() -> None:
         print("|---" * 7 + "|")
         for method in methods:
             runs = [
-                find_or_run(given.out, {"method": method, "seed": 100 + seed, **setting})
-                for seed in range(given.seeds)
+                find_or_run(given.out, {"method": method, "seed": 100 + seed, **setting}) for seed in range(given.seeds)
             ]
             print(f"| `{method}` | {' | '.join(describe(runs))} |", flush=True)
 
