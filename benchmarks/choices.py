@@ -21,7 +21,7 @@ import idiolect
 SKEWED = {"partition": "dirichlet:0.1", "clients": 20, "batch_size": 16, "lr": 0.1, "engine": "loop"}
 DIGITS = SKEWED | {"data": "digits", "model": "mlp", "rounds": 40}
 MNIST = SKEWED | {"data": "mnist(samples=3000)", "model": "mlp", "rounds": 30}
-LENET = SKEWED | {"data": "mnist(samples=1500)", "model": "lenet5w", "rounds": 15}
+LENET = SKEWED | {"data": "mnist(samples=1000)", "model": "lenet5w", "rounds": 12}
 DEEP = SKEWED | {"data": "digits", "model": "mlp(hidden=[64, 64, 32])", "rounds": 40}
 RETINA = {
     "data": "retina(side=64)",
@@ -33,6 +33,7 @@ RETINA = {
     "batch_size": 8,
     "rounds": 50,
     "norm_stats": "recompute",
+    "eval_every": 2,
     "engine": "loop",
 }
 TWO = {
@@ -83,7 +84,7 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
     "retina": ({"retina": RETINA}, ("fedavg", "lgmix", "local")),
     "apple": (
         TWO,
-        ("apple", "apple(start=drawn)", "apple(prior=own)", "apple(start=drawn, prior=own)"),
+        ("apple", "apple(start=drawn)"),
     ),
 }
 
