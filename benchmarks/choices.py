@@ -48,6 +48,8 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
             "digits, deeper MLP": DEEP,
             "MNIST, MLP": MNIST,
             "MNIST, LeNet": LENET,
+            "MNIST, LeNet, longer": LENET | {"data": "mnist(samples=2000)", "rounds": 20},
+            "digits IID, MLP": DIGITS | {"partition": "iid"},
             "digits IID, deeper MLP": DEEP | {"partition": "iid"},
         },
         ("fedlag", "fedlag(preset=paper)", "fedavg", "local"),
@@ -64,6 +66,10 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
                 f"flayer({inner}, head_mixing=false)",
             )
         ),
+    ),
+    "accuracy": (
+        {f"{name}, batches of {size}": TWO[name] | {"batch_size": size} for name in TWO for size in (16, 64)},
+        ("flayer", "flayer(acc_source=running)", "flayer(lr_max_mult=null)", "flayer(head_mixing=false)"),
     ),
     "fedmask": (
         TWO,
