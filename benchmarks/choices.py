@@ -52,7 +52,7 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
             "digits IID, MLP": DIGITS | {"partition": "iid"},
             "digits IID, deeper MLP": DEEP | {"partition": "iid"},
         },
-        ("fedlag", "fedlag(preset=paper)", "fedavg", "local"),
+        ("fedlag(schedule=cumulative)", "fedlag(schedule=steady)", "fedlag(preset=paper)", "fedavg", "local"),
     ),
     "flayer": (
         TWO,
@@ -85,13 +85,14 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
     ),
     "onboard": (
         {name: setting | {"unseen": 0.3, "eval_every": 5} for name, setting in TWO.items()},
-        tuple(f"{method}(onboard_epochs={passes})" for method in ("fedpac", "fedrod") for passes in (1, 3, 10)),
+        tuple(
+            f"{method}onboard_epochs={passes})"
+            for method in ("fedpac(", "fedrod(", "fedrod(hyper=true, ")
+            for passes in (1, 3, 10)
+        ),
     ),
     "retina": ({"retina": RETINA}, ("fedavg", "lgmix", "local")),
-    "apple": (
-        TWO,
-        ("apple", "apple(start=drawn)"),
-    ),
+    "apple": (TWO, ("apple", "apple(start=drawn)")),
 }
 
 
@@ -101,6 +102,7 @@ def main() -> None:
     parser.add_argument("study", choices=sorted(STUDIES))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("results/choices.jsonl"))
+    parser.add_argument("--first", type=int, default=100, help="the first seed")
     parser.add_argument("--only", default="", help="part of a setting's name")
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +115,7 @@ def main() -> None:
         print("|---" * 7 + "|")
         for method in methods:
             runs = [
-                find_or_run(given.out, {"method": method, "seed": 100 + seed, **setting}) for seed in range(given.seeds)
+                find_or_run(given.out, {"method": method, "seed": given.first + seed, **setting}) for seed in range(given.seeds)
             ]
             print(f"| `{method}` | {' | '.join(describe(runs))} |", flush=True)
 
