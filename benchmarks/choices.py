@@ -115,7 +115,8 @@ def main() -> None:
         print("|---" * 7 + "|")
         for method in methods:
             runs = [
-                find_or_run(given.out, {"method": method, "seed": given.first + seed, **setting}) for seed in range(given.seeds)
+                find_or_run(given.out, {"method": method, "seed": given.first + seed, **setting})
+                for seed in range(given.seeds)
             ]
             print(f"| `{method}` | {' | '.join(describe(runs))} |", flush=True)
 

@@ -51,7 +51,8 @@ class FedLAG(ComparesUpdates):
 
     The k layers with the most conflicts in all rounds so far are personal, :math:`\mathbb{L}_p`, if they have one in
     this round (remark 5.4). The paper counts this round's alone (preset `paper`); but clients that keep a layer no
-    longer pull it apart, so that it then loses its place every few rounds, and its values with it. The server averages
+    longer pull it apart, so that it then loses its place every few rounds, and its values with it. With
+    `schedule=steady` only the rounds count in which a layer was shared, and their mean. The server averages
     all layers; a client starts its training and predicts with (eqs. 4 and 5)
 
     .. math:: \theta_{l,u} = \text{its own last value if } l \in \mathbb{L}_p, \text{ else the average.}
