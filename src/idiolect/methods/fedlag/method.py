@@ -113,7 +113,7 @@ class FedLAG(ComparesUpdates):
     schedule: str = option(
         "cumulative",
         choices=("cumulative", "steady", "dynamic", "static"),
-        help="choose after every round by all conflicts, by those while shared, or this round's; or once, by all so far",
+        help="choose after every round by all conflicts so far, those while shared, or this round's; or once, by all",
     )
     choose: str = option(
         "conflicts",

@@ -72,7 +72,7 @@ def rank_layers(
     tie: Literal["last", "first"],
     allow_zero: bool,
 ) -> set[str]:
-    """The personal layers. Where scores remember, a layer without a conflict in this round counts as one without any."""
+    """The personal layers. Where scores remember, a layer without conflict in this round counts as one without any."""
     ranked = {unit: score[unit] * (schedule not in NEEDS_CONFLICT or conflicts[unit] > 0) for unit in score}
     return set(rank_units(ranked, {unit: each.cosines for unit, each in angles.items()}, k, tie, allow_zero))
 

@@ -62,9 +62,9 @@ class FLAYER(Wrapper):
     The formula has no upper end, and a layer with a vanishing gradient would get 19 times the run's rate: multiples are
     cut at `lr_max_mult`. A normalisation has the depth and the share of the layer before it, but a gradient norm and a
     mask of its own. What the inner method keeps private is neither mixed nor sent, but has such learning rates, too.
-    Where the inner method keeps a model of the client's own beside the shared one (Ditto, FedAMP), both are trained with
-    these rates, and the own one's accuracy counts. The shared one's head is mixed; with `mixed=own` the own one's is,
-    with the shared one's.
+    Where the inner method keeps a model of the client's own beside the shared one (Ditto, FedAMP), both are trained
+    with these rates, and the own one's accuracy counts. The shared one's head is mixed; with `mixed=own` the own one's
+    is, with the shared one's.
 
     The preset `paper` sets no limit. `ref` follows the authors' published program (`ref_cnn` for its CNN), but for the
     test data that A_k is taken from there. `resnet` has the paper's two head layers of ResNets.
