@@ -70,7 +70,7 @@ def train_client(net: Net, start: dict, plan: Plan, user: int, round: int) -> tu
     ctx = plan.context(user, round)
     ctx = type(ctx)(**{**ctx.__dict__, "phase": plan.method.phases(ctx)[0]})
     for epoch in range(EPOCHS):
-        order = draw_order(ctx, len(x), len(x), 0, epoch)
+        order = draw_order(ctx, len(x), len(x), ctx.phase.stream, epoch)
         for chosen in order.split(BATCH):
             net.zero_grad()
             F.cross_entropy(net(x[chosen]), y[chosen]).backward()
