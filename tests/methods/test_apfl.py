@@ -80,14 +80,39 @@ def test_the_shared_model_is_fedavgs_whatever_alpha_is():
     assert all(torch.equal(leaf, plain.server["params"][n]) for n, leaf in mixed.server["params"].items())
 
 
-@pytest.mark.parametrize(("alpha", "same"), [(0, "fedavg"), (1, "local")])
-def test_fixed_at_its_ends_it_is_fedavg_and_local_to_the_bit_statistics_included(alpha, same):
+@pytest.mark.parametrize(("alpha", "same", "policy"), [(0, "fedavg", "local"), (1, "local", "average")])
+def test_fixed_at_its_ends_it_is_fedavg_and_local_to_the_bit_statistics_included(alpha, same, policy):
+    """The mixture's statistics are of the client's own passes, so at alpha = 0 those of FedAvg that keeps them local,
+    although the shared model's are averaged."""
     # Client 4 has one sample, too few to train normalisation: it stays a newcomer, who gets the shared model.
     rows = [
-        [row for row in play(tiny_plan(method, norm=True)).rows if row[3] == "personal" and row[1] != 4]
-        for method in (f"apfl(alpha={alpha}, adaptive=false)", same)
+        [row for row in play(plan).rows if row[3] == "personal" and row[1] != 4]
+        for plan in (
+            tiny_plan(f"apfl(alpha={alpha}, adaptive=false)", norm=True),
+            tiny_plan(same, norm=True, norm_stats=policy),
+        )
     ]
     assert rows[0] == rows[1]
+
+
+def test_the_mixture_predicts_with_the_statistics_of_its_own_passes():
+    """One step on one batch: momentum 0.1 takes a tenth of what the first layer's outputs are at the mixture, and
+    w's statistics, which are sent, a tenth of what they are at w."""
+    plan = tiny_plan("apfl(adaptive=false)", norm=True)
+    ctx = context_of(plan, 0)
+    w, buffers = plan.tasks[0].net.params, plan.tasks[0].net.buffers
+    v = tree.map(lambda leaf: -2.0 * leaf + 0.1, w)
+    x, y = plan.split(0, "train")
+    work = {"params": w, "buffers": buffers, "apfl.own": v, "apfl.own.buffers": buffers}
+    work |= {"apfl.share": {"alpha": torch.tensor(0.25)}}
+    after = ctx.phase.step(ctx, with_log(work), Batch(x, y, torch.ones(len(x))))
+    mixture = tree.mix(v, w, torch.tensor(0.25))
+    model = plan.method.personal_model(plan.context(0, 1, newcomer=False), after)
+    for slot, params in (("buffers", w), ("apfl.own.buffers", mixture)):
+        outputs = x @ params["0.weight"].T + params["0.bias"]
+        assert torch.allclose(after[slot]["1.running_mean"], 0.1 * outputs.mean(0), atol=1e-6)
+        assert torch.allclose(after[slot]["1.running_var"], 0.9 + 0.1 * outputs.var(0), atol=1e-6)
+    assert all(torch.equal(leaf, after["apfl.own.buffers"][n]) for n, leaf in model["buffers"].items())
 
 
 def test_the_default_acts_and_learns_alpha():

@@ -206,6 +206,47 @@ def test_all_cores_are_counted():
     assert codec.size(message(plan)) == 5 * size + 4 * (5 + 5)
 
 
+# -- cores that are drawn anew --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cap", ["", ", cap=2"])
+def test_a_drawn_core_is_the_clients_own_and_everybody_has_the_same_of_it(cap):
+    """What a client begins with is what others have of it, whether they were sent it or drew it themselves."""
+    plan = tiny_plan(f"apple(start=drawn{cap})", norm=True)
+    server, initial = counted(plan), plan.tasks[0].net.params
+    works = [prepare(ctx := plan.context(i, 0), first_client(ctx), message(plan, i, server)) for i in range(5)]
+    weights = [work["params"]["0.weight"] for work in works]
+    assert len({tuple(leaf.flatten().tolist()) for leaf in (*weights, initial["0.weight"])}) == 6
+    for work in works:
+        assert torch.equal(work["apple.cores"]["0.weight"], torch.stack(weights))
+        assert torch.equal(work["params"]["1.weight"], initial["1.weight"])  # a normalisation's scales are all one
+    assert float(torch.stack(weights).std()) == pytest.approx(float(initial["0.weight"].std()), rel=0.2)
+    other = tiny_plan("apple(start=drawn)", norm=True, seed=1)
+    drawn = plan.method.first_core(plan.server(3), 2)["0.weight"]
+    assert torch.equal(drawn, weights[2])
+    assert not torch.equal(drawn, other.method.first_core(other.server(0), 2)["0.weight"])
+
+
+@pytest.mark.parametrize("cap", ["", ", cap=2"])
+def test_after_it_trained_a_drawn_core_is_what_was_trained(cap):
+    plan = tiny_plan(f"apple(start=drawn{cap})")
+    state = train(plan, 1, -1, None, message(plan, 1, counted(plan), round=-1)).state
+    outcome = train(plan, 1, 0, state, message(plan, 1, counted(plan)))
+    drawn = plan.method.first_core(plan.server(0), 1)
+    moved = tree.norm(tree.sub(outcome.state["own"], drawn))
+    assert 0 < moved < 0.1 * tree.norm(tree.sub(outcome.state["own"], plan.tasks[0].net.params))
+    ctx = plan.context(1, 1, newcomer=False)
+    work = prepare(ctx, outcome.state, message(plan, 1, counted(plan), round=1))
+    assert all(torch.equal(leaf, outcome.state["own"][n]) for n, leaf in work["params"].items())
+
+
+def test_an_unseen_client_gets_the_mean_of_drawn_cores_too():
+    plan = tiny_plan("apple(start=drawn)", unseen=1)
+    server = counted(plan, (1.0, 3.0, 0.0, 0.0, 0.0))
+    first, second = (plan.method.first_core(plan.server(0), place)["0.weight"] for place in (0, 1))
+    assert torch.allclose(message(plan, 5, server)["params"]["0.weight"], 0.25 * first + 0.75 * second, atol=1e-6)
+
+
 # -- a cap ------------------------------------------------------------------------------------------
 
 
@@ -282,13 +323,15 @@ def test_a_single_client_trains_alone(method):
 
 
 def test_bad_options():
-    check_bad_options("apple", "lr_p=-1", "mu=-1", "until=2", "fading=never", "prior=none", "cap=0", "base=0.5")
+    check_bad_options(
+        "apple", "lr_p=-1", "mu=-1", "until=2", "fading=never", "prior=none", "start=own", "cap=0", "base=0.5"
+    )
 
 
 def test_wrappers_that_act_on_one_model_are_refused():
     check_wrappers_refused("apple", "beside all others' cores")
 
 
-@pytest.mark.parametrize("method", ["apple(cap=2)", "finetune(apple)"])
+@pytest.mark.parametrize("method", ["apple(cap=2)", "apple(start=drawn)", "finetune(apple)"])
 def test_it_runs_with_normalisation_and_momentum(method):
     check_method(method, ["messages", "batchnorm", "momentum"])

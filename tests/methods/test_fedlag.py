@@ -642,6 +642,18 @@ def test_by_default_all_rounds_so_far_count_but_only_layers_in_conflict_now():
     assert chosen("fedlag(k=1, xi=0, warmup=0)", OTHER, APART, both) == [{"B"}, {"A"}, {"B"}]
 
 
+def test_the_steady_schedule_counts_a_layers_conflicts_only_while_it_is_shared():
+    """A is personal with 2 conflicts to 1, and keeps this score; B's mean rises to (1 + 2 + 2) / 3 and stays below.
+    The sum of all rounds would be 4 to 5 by then. A round without conflict frees A, whose next one counts again: its
+    mean is then (2 + 0) / 2, below B's (1 + 2 + 2 + 0 + 2) / 5."""
+    first = [upload(E[0], E[0]), upload(-E[0], -E[0]), upload(-E[0], E[1])]
+    later = [upload(E[0], E[0]), upload(-E[0], -E[0]), upload(E[1], -E[0])]
+    rounds, rules = (first, later, later), "k=1, xi=0, warmup=0, schedule="
+    assert chosen(f"fedlag({rules}steady)", *rounds) == [{"A"}, {"A"}, {"A"}]
+    assert chosen(f"fedlag({rules}cumulative)", *rounds)[-1] == {"B"}
+    assert chosen(f"fedlag({rules}steady)", *rounds, CALM, OTHER) == [{"A"}, {"A"}, {"A"}, set(), {"B"}]
+
+
 def test_a_round_with_one_upload_keeps_the_choice():
     assert chosen("fedlag(k=1, xi=0, warmup=0)", APART, [upload(E[0], E[0])]) == [{"A"}, {"A"}]
 

@@ -221,7 +221,7 @@ def test_an_unseen_client_starts_from_the_mean_head_and_trains_only_its_head():
     sent = download_of(plan, 5, 2, server)
     assert all(torch.equal(leaf, server["params"][n]) for n, leaf in sent["params"].items())
     (phase,) = plan.method.onboard(plan.context(5, 0))
-    assert phase.part == HEAD
+    assert (phase.part, phase.epochs) == (HEAD, 10)
 
 
 def test_wrappers_wrap_it():

@@ -164,6 +164,7 @@ def test_an_unseen_client_trains_its_private_head_alone(method):
     for slot in ("params", "buffers"):
         assert all(torch.equal(leaf, model[slot][n]) for n, leaf in tuned[slot].items())
     assert not torch.equal(tuned[OWN]["5.weight"], model[OWN]["5.weight"])
+    assert [phase.epochs for phase in plan.method.onboard(ctx)] == [10]
 
 
 def test_wrappers_wrap_it():

@@ -531,10 +531,29 @@ def test_dittos_personal_model_is_trained_with_the_layers_rates():
     assert not torch.allclose(outcome.state["ditto.own"]["2.weight"], plain.state["ditto.own"]["2.weight"])
 
 
-@pytest.mark.parametrize(("inner", "slot"), [("ditto", "ditto.own"), ("fedamp", "own")])
-def test_the_head_of_the_model_that_predicts_is_mixed(inner, slot):
-    """A = 0.75, own head 4, received head 8: training and prediction start from 5; the rest stays the own model's."""
+@pytest.mark.parametrize(("inner", "slot", "anchor"), [("ditto", "ditto.own", "ditto"), ("fedamp", "own", "fedamp")])
+def test_beside_a_model_of_the_clients_own_the_shared_ones_head_is_mixed(inner, slot, anchor):
+    """A = 0.75, the last shared head 4, the received one 8: the own model is pulled to a head of 5, and predicts as it
+    is."""
     plan = tiny_plan(f"flayer({inner})")
+    ctx = plan.context(0, 1, newcomer=False)
+    params = ctx.initial["params"]
+    received, own = (tree.map(lambda leaf, v=v: torch.full_like(leaf, v), params) for v in (8.0, 3.0))
+    head = {n: torch.full_like(params[n], 4.0) for n in ("4.weight", "4.bias")}
+    client = {**first_client(ctx), slot: own, "flayer.own": head, "flayer.accuracy": {"share": torch.tensor(0.75)}}
+    download = {"params": received, "buffers": {}}
+    work = plan.method.prepare(ctx, gather(ctx, client, download))
+    pulled = work[f"{anchor}.anchor"]
+    assert (pulled["4.weight"].unique().tolist(), pulled["2.weight"].unique().tolist()) == ([5.0], [8.0])
+    assert all(leaf.unique().tolist() == [3.0] for leaf in model_of(ctx, client, download)["params"].values())
+    if inner == "ditto":
+        assert work["params"]["4.weight"].unique().tolist() == [5.0]
+
+
+@pytest.mark.parametrize(("inner", "slot"), [("ditto", "ditto.own"), ("fedamp", "own")])
+def test_the_head_of_the_model_that_predicts_may_be_mixed_instead(inner, slot):
+    """A = 0.75, own head 4, received head 8: training and prediction start from 5; the rest stays the own model's."""
+    plan = tiny_plan(f"flayer({inner}, mixed=own)")
     ctx = plan.context(0, 1, newcomer=False)
     received, own = (tree.map(lambda leaf, v=v: torch.full_like(leaf, v), ctx.initial["params"]) for v in (8.0, 4.0))
     client = {**first_client(ctx), slot: own, "flayer.accuracy": {"share": torch.tensor(0.75)}}

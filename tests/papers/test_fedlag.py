@@ -70,7 +70,7 @@ def train_client(net: Net, start: dict, plan: Plan, user: int, round: int) -> tu
     ctx = plan.context(user, round)
     ctx = type(ctx)(**{**ctx.__dict__, "phase": plan.method.phases(ctx)[0]})
     for epoch in range(EPOCHS):
-        order = draw_order(ctx, len(x), len(x), 0, epoch)
+        order = draw_order(ctx, len(x), len(x), ctx.phase.stream, epoch)
         for chosen in order.split(BATCH):
             net.zero_grad()
             F.cross_entropy(net(x[chosen]), y[chosen]).backward()
@@ -132,7 +132,7 @@ def follow_paper(plan: Plan, norm: bool, rules: Rules):
     net, shared = Net(norm).double(), {**plan.tasks[0].initial["params"], **plan.tasks[0].initial["buffers"]}
     sizes = {user: len(client.train) for user, client in enumerate(plan.data.clients)}
     layers, own, personal, story = divide(rules.granularity), {}, set(), []
-    total = dict.fromkeys(layers, 0)
+    total, seen = dict.fromkeys(layers, 0), {layer: [] for layer in layers}
 
     def model_of(user: int) -> dict:  # eqs. 4 and 5
         kept = {name for layer in personal for name in layers[layer]}
@@ -146,7 +146,12 @@ def follow_paper(plan: Plan, norm: bool, rules: Rules):
             moved = {name: models[user][name] - start[name] for name in last}  # eq. 2
             moves[user] = last if rules.signal == "last_grad" else moved
         found = {layer: count_conflicts(moves, names, rules.xi) for layer, names in layers.items()}
-        total = {layer: total[layer] + found[layer][0] for layer in layers}
+        if rules.schedule == "steady":  # the mean over the rounds in which a layer was shared
+            for layer in layers.keys() - personal:
+                seen[layer].append(found[layer][0])
+            total = {layer: sum(counts) / max(1, len(counts)) for layer, counts in seen.items()}
+        else:
+            total = {layer: total[layer] + found[layer][0] for layer in layers}
         if round >= rules.warmup and not (rules.schedule == "static" and personal):
             personal = choose(layers, found, total, rules)
         shared, own = average(models, sizes), {**own, **models}
@@ -159,6 +164,7 @@ CASES = {
     "the letter": Rules("preset=paper, k=1, warmup=1", "dynamic", xi=-0.1, warmup=1),
     "blocks": Rules("preset=paper, k=1, warmup=0, granularity=block", "dynamic", granularity="block", xi=-0.1),
     "the program": Rules("preset=ref, warmup=2", "static", "last_grad", "tensor", k=2, warmup=2, first=True),
+    "layers that stay": Rules("schedule=steady, k=1, xi=0, warmup=1", "steady", warmup=1),
     "a server that keeps models": Rules("k=1, xi=0, warmup=0, server_models=true"),
 }
 

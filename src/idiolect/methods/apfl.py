@@ -28,7 +28,11 @@ class APFL(Method):
         \alpha \leftarrow \alpha - \eta \langle v - w_i, \nabla f_i(\bar v) \rangle,
 
     with alpha cut to [0, 1]. Both gradients of the mixture follow from the chain rule; v is never trained on its own
-    loss. The clients send w_i and predict with the mixture of v and the newest w. Run it: ``idiolect run apfl``.
+    loss. The clients send w_i and predict with the mixture of v and the newest w.
+
+    Both models have the running statistics of their own forward passes: w_i's travel with it, those of the mixture
+    stay, and it predicts with them. (Means of a linear layer mix like its weights, but variances do not.)
+    Run it: ``idiolect run apfl``.
     """
 
     about = About(
@@ -72,12 +76,11 @@ class APFL(Method):
         return {**work, SHARE: {"alpha": alpha.clamp(0.0, 1.0)}}
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
-        """The mixture of v and w, with v's counters; a client that has never trained has no v yet and uses w."""
-        shared = super().personal_model(ctx, work)
+        """The mixture of v and w, with the statistics of the mixture's own passes; a client that has never trained has
+        no v yet and uses w."""
         if ctx.newcomer:
-            return shared
-        alpha, personal = work[SHARE]["alpha"], model_in(work, OWN)
-        return {slot: {**v, **tree.mix(tree.floats(v), shared[slot], alpha)} for slot, v in personal.items()}
+            return super().personal_model(ctx, work)
+        return {**model_in(work, OWN), "params": tree.mix(work[OWN], work["params"], work[SHARE]["alpha"])}
 
     def client_records(self, ctx: ClientContext, client: Slots) -> dict[str, Tensor]:
         """The share of the personal model."""

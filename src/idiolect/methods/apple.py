@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from ..contract import About, Batch, Download, Phase, Slots, Sums, Tree, Uploads, option, register, tree
-from ..contract.context import ClientContext, ServerContext
+from ..contract.context import ClientContext, RoundContext, ServerContext
 from ..contract.parts.collection import OWN, Collection, latest
+from ..contract.parts.draws import draw_like
 from ..contract.phase import look
 from ..contract.slots import Slot, model_in, private
+from ..core.randomness import generator
 
 RELATION, CORES, SEEN = "apple.relation", "apple.cores", "apple.seen"
 REQUEST, SAMPLES = "apple.request", "apple.samples"
@@ -34,8 +36,9 @@ class APPLE(Collection):
 
     With the loss gradient g at the personal model, the core moves along :math:`p_{ii}\, g` and the relations along
     :math:`\langle g, w_j^{(c)} \rangle + \lambda(r) \mu (p_{ij} - p_{0j})`. :math:`\lambda(r)` falls from 1 to 0 within
-    the share `until` of the rounds. Only the core is sent. All cores are known from the start: they begin alike, and
-    before the first round each client tells the server its number of samples.
+    the share `until` of the rounds. Only the core is sent. All cores are known from the start: they begin alike, or
+    with `start=drawn` each as a draw of its own, which everybody can repeat from the run's seed. Before the first round
+    each client tells the server its number of samples.
 
     With many clients :math:`p_{ii}` is small at first, and so are the core's steps: choose a larger learning rate than
     for other methods, a larger `core_rate`, or `prior=own`, with which each client starts from its own core alone.
@@ -66,6 +69,9 @@ class APPLE(Collection):
     until: float = option(0.1, min=0.0, max=1.0, help="share of the rounds after which the pull is zero")
     fading: str = option("cosine", choices=("cosine", "exponential"), help="how the pull falls until then")
     prior: str = option("samples", choices=("samples", "own"), help="first relations: all by samples, or the own core")
+    start: str = option(
+        "common", choices=("common", "drawn"), help="cores start alike, as the initial model, or each is drawn anew"
+    )
     cap: int | None = option(None, min=1, help="most cores that a client gets each round; none is all")
     base: float = option(100.0, min=1.0, help="how much likelier, under a cap, cores of high relation are asked for")
 
@@ -98,14 +104,21 @@ class APPLE(Collection):
         work = {slot: leaves for slot, leaves in prepared.items() if not slot.startswith("apple.core/")}
         work = {**work, "buffers": buffers, RELATION: {"p": p}, "apple.prior": {"p": prior}}
         if self.cap is not None:
-            return {**work, **self.remember(ctx, work, received, known=len(first["p"]) > 0)}
-        return {**work, CORES: tree.stack(received)} if received else work
+            work = {**work, **self.remember(ctx, work, received, known=len(first["p"]) > 0)}
+        elif received:
+            work = {**work, CORES: tree.stack(received)}
+        return self.start_core(work, me, first["trained"]) if self.start == "drawn" and CORES in work else work
+
+    def start_core(self, work: Slots, me: Tensor, trained: Tensor) -> Slots:
+        """Before a client first trains, its core is what everybody has of it."""
+        first = tree.map(lambda cores: torch.einsum("n,n...->...", me, cores), work[CORES])
+        core = {n: torch.where(trained, work["params"][n], leaf) for n, leaf in first.items()}
+        return {**work, "params": {**work["params"], **core}}
 
     def remember(self, ctx: ClientContext, work: Slots, received: Sequence[Tree], known: bool) -> Slots:
         """Under a cap: all cores as last seen, and whose have been seen."""
         me, ids = work["apple.me"]["here"], work["apple.ids"]["ids"]
-        initial = tree.drop(ctx.initial["params"], ctx.private_names)
-        cores = work[CORES] if known else tree.map(lambda leaf: torch.stack([leaf] * len(me)), initial)
+        cores = work[CORES] if known else tree.stack([self.first_core(ctx, place) for place in range(len(me))])
         for k, core in enumerate(received):
             cores = tree.map(lambda old, new, at=ids[k : k + 1]: old.index_copy(0, at, new[None]), cores, core)
         seen, places = work[SEEN]["seen"] if known else me > 0, torch.arange(len(me), device=me.device)
@@ -185,9 +198,17 @@ class APPLE(Collection):
         return {f"apple.core/{k}": self.core(ctx, server, j) for k, j in enumerate(clients)}
 
     def core(self, ctx: ServerContext, server: Slots, client: int) -> Tree:
-        """A client's core; before it first trains that is the initial model."""
-        names = tree.drop(ctx.initial["params"], ctx.private_names)
-        return tree.pick(server.get(latest(client), ctx.initial["params"]), names)
+        """A client's core; before it first trains that is the one it begins with."""
+        if latest(client) not in server:
+            return self.first_core(ctx, ctx.clients.index(client))
+        return tree.pick(server[latest(client)], tree.drop(ctx.initial["params"], ctx.private_names))
+
+    def first_core(self, ctx: RoundContext, place: int) -> Tree:
+        """The core with which the client at a place begins: the initial model, or a draw of the same scale."""
+        initial = tree.drop(ctx.initial["params"], ctx.private_names)
+        if self.start == "common":
+            return initial
+        return draw_like(initial, generator(ctx.training.seed, "apple core", place))
 
     def shares(self, server: Slots) -> Tensor:
         """p_0: the clients' shares of all samples, or equal ones as long as none are known."""

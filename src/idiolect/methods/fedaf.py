@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..contract import About, Method, ModelError, Needs, Phase, Refuses, Slots, Sums, Tree, option, register
+from ..contract import About, Method, ModelError, Needs, Phase, Refuses, Slots, Sums, Tree, option, register, tree
 from ..contract.context import ClientContext, RoundContext, ServerContext
 from ..contract.gradients import Autograd, LossFn
 from ..contract.messages import Uploads
 from ..contract.parts.class_statistics import add_rows, empty, feature_size, require_classes
+from ..contract.parts.draws import draw_like
 from ..contract.parts.heads import check_head
 from ..contract.slots import Slot, mask_of, scratch, shared
 from ..core.randomness import generator
@@ -121,12 +122,8 @@ class FedAF(Method):
 
     def sample(self, ctx: ClientContext, params: Tree) -> Tree:
         """The received model mixed with a random one, which all clients of a round have in common."""
-        draw, mixed = ctx.rng("fedaf sample"), {}
-        for name, leaf in ctx.initial["params"].items():
-            noise = torch.from_numpy(draw.standard_normal(tuple(leaf.shape), np.float32)).to(leaf.device)
-            random = leaf.mean() + leaf.std(correction=0) * noise
-            mixed[name] = self.mix * params[name] + (1 - self.mix) * random
-        return mixed
+        random = draw_like(ctx.initial["params"], ctx.rng("fedaf sample"))
+        return tree.map(lambda received, drawn: self.mix * received + (1 - self.mix) * drawn, params, random)
 
     def phases(self, ctx: ClientContext) -> tuple[Phase, ...]:
         """A look at the data, then steps of the images."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..contract import About, Grad, Method, ModelError, Phase, Refuses, Slots, Tree, option, register, tree
+from ..contract import About, Grad, Method, ModelError, Phase, Refuses, Slots, Tree, option, register
 from ..contract.context import ClientContext, RoundContext
+from ..contract.parts.draws import draw_like
 from ..contract.slots import Slot, buffers_of, private, shared
 from ..task.losses import bce, class_axis, mae, mse
 from ..task.task import Batch, Scored, Task
@@ -72,14 +72,7 @@ class FedEM(Method):
 
     def draw(self, ctx: RoundContext, model: str) -> Tree:
         """Parameters of the initial ones' mean and scale; those that are all alike (normalisation) stay."""
-        random = ctx.rng(model)
-
-        def fresh(leaf: Tensor) -> Tensor:
-            noise = torch.from_numpy(random.standard_normal(leaf.shape, "float32")).to(leaf)
-            centre, keep = leaf.mean(), math.sqrt(1 - self.spread**2)
-            return centre + keep * (leaf - centre) + self.spread * leaf.std(correction=0) * noise
-
-        return tree.map(fresh, ctx.initial["params"])
+        return draw_like(ctx.initial["params"], ctx.rng(model), self.spread)
 
     def even(self, ctx: RoundContext) -> Tree:
         """Equal weights."""

@@ -70,9 +70,7 @@ class FedPAC(ClassMeans):
     collaborate: bool = option(True, help="combine heads; false leaves each client its own")
     head_epochs: int = option(1, min=0, help="epochs of the head, body frozen")
     head_lr: float | None = option(None, above=0.0, help="learning rate of the head; none is the run's")
-    onboard_epochs: int | None = option(
-        None, min=0, help="passes in which an unseen client trains its head; none is the run's local epochs"
-    )
+    onboard_epochs: int = option(10, min=0, tuned="never", help="passes in which an unseen client trains its head")
     smallest: float = option(1e-3, min=0.0, below=1.0, help="smaller weights of heads become zero")
 
     @property

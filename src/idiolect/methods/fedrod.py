@@ -52,8 +52,8 @@ class FedRoD(OnFeatures):
     own_lr: float | None = option(
         None, above=0.0, help="learning rate of the private head, or of that network; none is the run's"
     )
-    onboard_epochs: int | None = option(
-        None, min=0, help="passes in which an unseen client trains its private head; none is the run's local epochs"
+    onboard_epochs: int = option(
+        10, min=0, tuned="never", help="passes in which an unseen client trains its private head"
     )
 
     @property

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.io import savemat
 from sklearn.covariance import oas
 
 import idiolect
@@ -101,6 +102,66 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, change, options, message):
     record(tmp_path, "a", 4, 3, **change)
     with pytest.raises(DataError, match=message):
         Eeg(path=str(tmp_path), **options).load()
+
+
+def record_bnci(folder, name, trials=8, channels=6, fs=100):
+    """A file as BNCI Horizon 2020 publishes it: trials of four seconds, of which the second half is imagery, in which
+    the first channel is loud for the first class; the last trial has an artifact."""
+    folder.mkdir(exist_ok=True)
+    y, starts = np.arange(trials) % 2 + 1, 4 * fs * np.arange(trials)
+    X = NOISE.standard_normal((4 * fs * trials + 1, channels))
+    for start, label in zip(starts, y, strict=True):
+        X[start + 2 * fs : start + 4 * fs, 0] *= 5.0 if label == 1 else 1.0
+    run = {"X": X, "trial": (starts + 1.0)[:, None], "y": (y * 1.0)[:, None], "fs": float(fs)}
+    run |= {"classes": np.array(["right hand", "feet"], dtype=object)}
+    run |= {"artifacts": (np.arange(trials) == trials - 1) * 1.0}
+    cells = np.empty(1, dtype=object)
+    cells[0] = run
+    savemat(folder / name, {"data": cells})
+
+
+def test_a_folder_of_recordings_is_a_data_set_whose_people_have_a_file_per_session(tmp_path):
+    for name in ("A01T.mat", "A01E.mat", "A02T.mat"):
+        record_bnci(tmp_path / "BNCI2014_004", name)
+    record(tmp_path, "Zhou2016", 12, 5)
+    pool = Eeg(path=str(tmp_path)).load()
+    assert [(name, (pool.groups == name).sum()) for name in sorted(set(pool.groups))] == [
+        ("BNCI2014_004", 24 - 3),  # the last trials end half a second before the window does
+        ("Zhou2016", 12),
+    ]
+    people = Eeg(path=str(tmp_path), by="subject", window=(2, 4)).load()
+    assert {"BNCI2014_004 A01", "BNCI2014_004 A02"} <= set(people.groups)
+    assert (people.groups == "BNCI2014_004 A01").sum() == 16
+    clean = Eeg(path=str(tmp_path), by="subject", window=(2, 4), artifacts=False).load()
+    assert (clean.groups == "BNCI2014_004 A01").sum() == 14
+
+
+def test_recordings_are_cut_where_it_is_imagined_and_eog_is_left_out(tmp_path):
+    """004-2014 has three channels of EEG and three of EOG: 3 * 4 / 2 numbers."""
+    record_bnci(tmp_path / "004-2014", "B01T.mat", trials=20)
+    pool = Eeg(path=str(tmp_path), window=(2.1, 3.9)).load()
+    assert pool.x.shape == (20, 6)
+    loud = pool.x[pool.y == 0, 0] > pool.x[pool.y == 1, 0].max()
+    assert loud.all()
+    before = Eeg(path=str(tmp_path), window=(0.2, 1.8)).load()
+    assert not (before.x[before.y == 0, 0] > before.x[before.y == 1, 0].max()).all()
+
+
+@pytest.mark.parametrize(
+    ("folder", "options", "message"),
+    [
+        ("mine", {}, r"say which channels are EEG .* known of 001-2014"),
+        ("mine", {"channels": 3, "window": (2, 1)}, "say which channels are EEG"),
+        ("004-2014", {"band": (8, 50)}, r"band=\[8, 50\] is no band below half of 100 Hz"),
+        ("004-2014", {"window": (2, 60)}, "has no epoch of right_hand, feet; it has nothing"),
+    ],
+)
+def test_what_is_wrong_with_recordings_is_said(tmp_path, folder, options, message):
+    record_bnci(tmp_path / folder, "B01T.mat", trials=2)
+    with pytest.raises(DataError, match=message):
+        Eeg(path=str(tmp_path), **options).load()
+    if folder == "mine":
+        assert Eeg(path=str(tmp_path), channels=2, window=(2, 4)).load().x.shape == (2, 3)
 
 
 def test_it_can_be_learned(tmp_path):

@@ -9,6 +9,7 @@ heads              the output layer by itself (`head_outputs`, `initial_head`, `
 on_features        something is done to the features before the output layer, or beside it (`OnFeatures`)
 feature_networks   clients share networks on the features (`FeatureNets`)
 collection         the server keeps every client's latest model (`Collection`)
+draws              models that are drawn anew (`draw_like`)
 unit_splits        layers with shared and personal units (`SplitUnits`)
 slices             the leading slices of a model (`slice_shapes`, `cut`, `pad`)
 ================== =====================================================================================================

@@ -25,8 +25,10 @@ from .scores import (
     GAIN,
     GAINERS,
     PERSONAL,
+    ROUNDS,
     SCORE,
     add_conflicts,
+    average_conflicts,
     count_change,
     numbers,
     predict_gains,
@@ -49,7 +51,8 @@ class FedLAG(ComparesUpdates):
 
     The k layers with the most conflicts in all rounds so far are personal, :math:`\mathbb{L}_p`, if they have one in
     this round (remark 5.4). The paper counts this round's alone (preset `paper`); but clients that keep a layer no
-    longer pull it apart, so that it then loses its place every few rounds, and its values with it. The server averages
+    longer pull it apart, so that it then loses its place every few rounds, and its values with it. With
+    `schedule=steady` only the rounds count in which a layer was shared, and their mean. The server averages
     all layers; a client starts its training and predicts with (eqs. 4 and 5)
 
     .. math:: \theta_{l,u} = \text{its own last value if } l \in \mathbb{L}_p, \text{ else the average.}
@@ -109,8 +112,8 @@ class FedLAG(ComparesUpdates):
     )
     schedule: str = option(
         "cumulative",
-        choices=("cumulative", "dynamic", "static"),
-        help="choose after every round by all conflicts so far, or by this round's alone; or once, by all so far",
+        choices=("cumulative", "steady", "dynamic", "static"),
+        help="choose after every round by all conflicts so far, those while shared, or this round's; or once, by all",
     )
     choose: str = option(
         "conflicts",
@@ -207,6 +210,7 @@ class FedLAG(ComparesUpdates):
         compared = {
             "params": replace(inner["params"], up="each"),
             **{slot: Slot("server", self.no_conflicts) for slot in (CONFLICTS, SCORE, GAIN, GAINERS)},
+            **({ROUNDS: Slot("server", self.no_conflicts)} if self.schedule == "steady" else {}),
             CHANGES: Slot("server", zero("count")),
             BOUND: Slot("server", no_bound),
             UPDATE: Slot("round", nothing, up="each"),
@@ -282,8 +286,12 @@ class FedLAG(ComparesUpdates):
             return after
         angles = self.compare(ctx, server, senders)
         conflicts = {unit: float(count_conflicts(found.cosines, self.xi)) for unit, found in angles.items()}  # eq. 3
-        score = add_conflicts(server[SCORE], conflicts, self.schedule, self.ema)
         known = {unit for unit, chosen in server[PERSONAL].items() if bool(chosen)}
+        if self.schedule == "steady":
+            score, rounds = average_conflicts(server[SCORE], server[ROUNDS], conflicts, known)
+            after[ROUNDS] = numbers(ctx, rounds)
+        else:
+            score = add_conflicts(server[SCORE], conflicts, self.schedule, self.ema)
         personal, k = known, self.count(len(score))
         if ctx.round >= self.warmup_of(ctx) and (self.schedule != "static" or not known):
             personal = rank_layers(score, conflicts, angles, k, self.schedule, self.tie, self.allow_zero)

@@ -15,6 +15,9 @@ from ...contract.context import RoundContext
 from ...core.tree import Slots, Tree
 
 CONFLICTS, SCORE, PERSONAL, CHANGES = "fedlag.conflicts", "fedlag.score", "fedlag.personal", "fedlag.changes"
+ROUNDS = "fedlag.rounds"
+NEEDS_CONFLICT = ("steady", "cumulative")
+"""The schedules under which a layer is personal only as long as it has a conflict in the newest round."""
 GAIN, GAINERS, BOUND = "fedlag.gain", "fedlag.gainers", "fedlag.bound"
 
 
@@ -43,6 +46,23 @@ def add_conflicts(before: Tree, conflicts: Mapping[str, float], schedule: str, e
     return {unit: old * float(before[unit]) + new * count for unit, count in conflicts.items()}
 
 
+def average_conflicts(
+    before: Tree, rounds: Tree, conflicts: Mapping[str, float], personal: set[str]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The mean of each layer's conflicts over the rounds in which it was shared, and how many these are. While it is
+    personal its clients no longer oppose each other, so what they do then says nothing, and its score stays.
+
+    >>> shared = {unit: torch.tensor(1.0) for unit in ("a", "b")}
+    >>> average_conflicts({"a": torch.tensor(4.0), "b": torch.tensor(4.0)}, shared, {"a": 0.0, "b": 0.0}, {"a"})
+    ({'a': 4.0, 'b': 2.0}, {'a': 1.0, 'b': 2.0})
+    """
+    counts = {unit: float(rounds[unit]) + (unit not in personal) for unit in conflicts}
+    scores = {unit: float(before[unit]) for unit in conflicts}
+    for unit in conflicts.keys() - personal:
+        scores[unit] += (conflicts[unit] - scores[unit]) / counts[unit]
+    return scores, counts
+
+
 def rank_layers(
     score: Mapping[str, float],
     conflicts: Mapping[str, float],
@@ -52,8 +72,8 @@ def rank_layers(
     tie: Literal["last", "first"],
     allow_zero: bool,
 ) -> set[str]:
-    """The personal layers. Where scores add up, a layer without a conflict in this round counts as one without any."""
-    ranked = {unit: score[unit] * (schedule != "cumulative" or conflicts[unit] > 0) for unit in score}
+    """The personal layers. Where scores remember, a layer without conflict in this round counts as one without any."""
+    ranked = {unit: score[unit] * (schedule not in NEEDS_CONFLICT or conflicts[unit] > 0) for unit in score}
     return set(rank_units(ranked, {unit: each.cosines for unit, each in angles.items()}, k, tie, allow_zero))
 
 

@@ -62,8 +62,9 @@ class FLAYER(Wrapper):
     The formula has no upper end, and a layer with a vanishing gradient would get 19 times the run's rate: multiples are
     cut at `lr_max_mult`. A normalisation has the depth and the share of the layer before it, but a gradient norm and a
     mask of its own. What the inner method keeps private is neither mixed nor sent, but has such learning rates, too.
-    Where the inner method keeps a model of the client's own beside the shared one (Ditto, FedAMP), that model's head is
-    mixed with the shared one's, its accuracy counts, and it is trained with these rates.
+    Where the inner method keeps a model of the client's own beside the shared one (Ditto, FedAMP), both are trained
+    with these rates, and the own one's accuracy counts. The shared one's head is mixed; with `mixed=own` the own one's
+    is, with the shared one's.
 
     The preset `paper` sets no limit. `ref` follows the authors' published program (`ref_cnn` for its CNN), but for the
     test data that A_k is taken from there. `resnet` has the paper's two head layers of ResNets.
@@ -95,6 +96,9 @@ class FLAYER(Wrapper):
     inner: Method = field(default_factory=default_inner)
     layers: int = option(1, min=0, tuned="1:3", help="how many of the last layers mix own and global values (s)")
     head_mixing: bool = option(True, help="start the head from own and global values, weighed by accuracy")
+    mixed: str = option(
+        "shared", choices=("shared", "own"), help="whose head is mixed where a client has a model of its own, too"
+    )
     layer_rates: bool = option(True, help="give each layer its own learning rate")
     masking: bool = option(True, help="send only what moved most of each layer")
     low: float = option(0.1, above=0.0, max=1.0, tuned="0.05:1", help="least share of a layer that is sent")
@@ -156,6 +160,11 @@ class FLAYER(Wrapper):
         return next((n for n, s in self.inner.slots.items() if n != "params" and (s.home, s.holds) == OWN_MODEL), None)
 
     @property
+    def mixed_model(self) -> str:
+        """The slot with the model whose head is mixed."""
+        return (self.own_model if self.mixed == "own" else None) or "params"
+
+    @property
     def needs(self) -> Needs:  # type: ignore[override]
         """Local statistics of normalisation, and the share of the data that the accuracy is measured on."""
         inner = self.inner.needs
@@ -168,7 +177,7 @@ class FLAYER(Wrapper):
         inner = self.inner.slots
         missing: Any = {"uploaders": "keep", "all": "before", "zeros": "zero"}[self.denominator]
         head_slots = {ACCURACY: private(zero("share")), TALLY: scratch(zero("right", "samples"))}
-        if self.own_model is None:
+        if self.mixed_model == "params":
             head_slots[OWN] = private(self.first_head)
         return {
             **inner,
@@ -202,10 +211,10 @@ class FLAYER(Wrapper):
         """The client's own share in the head of the model that it trains and predicts with."""
         if not self.mixes:
             return work
-        slot = self.own_model
-        own = work[OWN] if slot is None else tree.pick(work[slot], self.shared_head(ctx))
+        slot = self.mixed_model
+        own = work[OWN] if slot == "params" else tree.pick(work[slot], self.shared_head(ctx))
         head = tree.mix(tree.pick(own, work["params"]), work["params"], work[ACCURACY]["share"])
-        return {**work, slot or "params": {**work[slot or "params"], **head}}
+        return {**work, slot: {**work[slot], **head}}
 
     def count_right(self, ctx: ClientContext, work: Slots, outputs: Tensor, batch: Batch) -> Slots:
         """Count right answers; every epoch counts anew, so that the last one stays."""

@@ -1,0 +1,177 @@
+"""What a method's options do to its accuracy on *validation* data: how defaults were chosen, and what they were checked
+on. Seeds begin at 100, since those below were looked at while methods were written. What was run is not run again.
+
+    IDIOLECT_DATA=... python benchmarks/choices.py fedlag
+    IDIOLECT_DATA=... python benchmarks/choices.py fedmask --seeds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import warnings
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+import idiolect
+
+SKEWED = {"partition": "dirichlet:0.1", "clients": 20, "batch_size": 16, "lr": 0.1, "engine": "loop"}
+DIGITS = SKEWED | {"data": "digits", "model": "mlp", "rounds": 40}
+MNIST = SKEWED | {"data": "mnist(samples=3000)", "model": "mlp", "rounds": 30}
+LENET = SKEWED | {"data": "mnist(samples=1000)", "model": "lenet5w", "rounds": 12}
+DEEP = SKEWED | {"data": "digits", "model": "mlp(hidden=[64, 64, 32])", "rounds": 40}
+RETINA = {
+    "data": "retina(side=64)",
+    "model": "unet(width=8)",
+    "loss": "dice",
+    "metrics": "dice",
+    "optimizer": "adam",
+    "lr": 0.01,
+    "batch_size": 8,
+    "rounds": 50,
+    "norm_stats": "recompute",
+    "eval_every": 2,
+    "engine": "loop",
+}
+TWO = {
+    "digits": DIGITS | {"rounds": 30, "eval_every": 2},
+    "MNIST": MNIST | {"data": "mnist(samples=2000)", "rounds": 20, "eval_every": 2},
+}
+
+STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
+    "fedlag": (
+        {
+            "digits, MLP": DIGITS,
+            "digits, deeper MLP": DEEP,
+            "MNIST, MLP": MNIST,
+            "MNIST, LeNet": LENET,
+            "MNIST, LeNet, longer": LENET | {"data": "mnist(samples=2000)", "rounds": 20},
+            "digits IID, MLP": DIGITS | {"partition": "iid"},
+            "digits IID, deeper MLP": DEEP | {"partition": "iid"},
+        },
+        ("fedlag(schedule=cumulative)", "fedlag(schedule=steady)", "fedlag(preset=paper)", "fedavg", "local"),
+    ),
+    "flayer": (
+        TWO,
+        tuple(
+            expression
+            for inner in ("ditto", "fedamp")
+            for expression in (
+                inner,
+                f"flayer({inner}, mixed=shared)",
+                f"flayer({inner}, mixed=own)",
+                f"flayer({inner}, head_mixing=false)",
+            )
+        ),
+    ),
+    "accuracy": (
+        {f"{name}, batches of {size}": TWO[name] | {"batch_size": size} for name in TWO for size in (16, 64)},
+        ("flayer", "flayer(acc_source=running)", "flayer(lr_max_mult=null)", "flayer(head_mixing=false)"),
+    ),
+    "fedmask": (
+        TWO,
+        (
+            "fedmask",
+            *(f"fedmask(agree={share})" for share in (0.5, 0.75, 1.0)),
+            "fedmask(combine=scores)",
+            "fedmask(layers=1)",
+            "fedmask(weights=drawn)",
+            *(f"fedmask(lr={lr})" for lr in (1, 30)),
+            "fedmask(preset=paper)",
+        ),
+    ),
+    "onboard": (
+        {name: setting | {"unseen": 0.3, "eval_every": 5} for name, setting in TWO.items()},
+        tuple(
+            f"{method}onboard_epochs={passes})"
+            for method in ("fedpac(", "fedrod(", "fedrod(hyper=true, ")
+            for passes in (1, 3, 10)
+        ),
+    ),
+    "retina": ({"retina": RETINA}, ("fedavg", "lgmix", "local")),
+    "apple": (TWO, ("apple", "apple(start=drawn)")),
+}
+
+
+def main() -> None:
+    """Run a study and print its table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=sorted(STUDIES))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("results/choices.jsonl"))
+    parser.add_argument("--first", type=int, default=100, help="the first seed")
+    parser.add_argument("--only", default="", help="part of a setting's name")
+    given = parser.parse_args()
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    settings, methods = STUDIES[given.study]
+    for name, setting in settings.items():
+        if given.only not in name:
+            continue
+        print(f"\n{name}: {', '.join(f'{key} {value}' for key, value in setting.items())}\n")
+        print("| method | validation, selected | last ten rounds | test, selected | last | lowest last | changes |")
+        print("|---" * 7 + "|")
+        for method in methods:
+            runs = [
+                find_or_run(given.out, {"method": method, "seed": given.first + seed, **setting})
+                for seed in range(given.seeds)
+            ]
+            print(f"| `{method}` | {' | '.join(describe(runs))} |", flush=True)
+
+
+def find_or_run(path: Path, run: dict[str, Any]) -> dict[str, float]:
+    """The scores of a run: as they are in the file, or made and written there."""
+    key = json.dumps(run, sort_keys=True)
+    for line in path.read_text().splitlines() if path.exists() else ():
+        known = json.loads(line)
+        if known["key"] == key:
+            scores: dict[str, float] = known["scores"]
+            return scores
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scores = measure(idiolect.run(**run))
+    with path.open("a") as file:
+        file.write(json.dumps({"key": key, "scores": scores}) + "\n")
+    return scores
+
+
+def measure(result: idiolect.Result) -> dict[str, float]:
+    """The headline metric weighted by samples, of clients that never trained where there are some: on validation data
+    in the selected round and in the mean of the last ten, on test data in the selected and in the last round; and how
+    often FedLAG's choice changed."""
+    table, metric = result.metrics, result.summary["metric"]
+    cohort = "unseen" if "unseen" in table["cohort"] else "seen"
+    rows = table.filter((pl.col("cohort") == cohort) & (pl.col("metric") == metric))
+    points = rows["point"].unique().to_list()
+    rows = rows.filter(pl.col("point") == ("adapted" if "adapted" in points else "personal"))
+    weighted = (pl.col("value") * pl.col("samples")).sum() / pl.col("samples").sum()
+    curve = {
+        split: dict(rows.filter(pl.col("split") == split).group_by("round").agg(weighted).iter_rows())
+        for split in ("val", "test")
+    }
+    picked, last = result.summary[metric]["selected"]["round"], max(curve["test"])
+    changes = table.filter((pl.col("metric") == "personal_changes") & (pl.col("round") == last))["value"]
+    return {
+        "val": curve["val"][picked],
+        "val_last": statistics.fmean(value for round, value in curve["val"].items() if round > last - 10),
+        "test": curve["test"][picked],
+        "test_last": curve["test"][last],
+        "changes": float(changes[0]) if len(changes) else 0.0,
+    }
+
+
+def describe(runs: list[dict[str, float]]) -> list[str]:
+    """The cells of a row: means over seeds with deviations, the lowest last score, changes seed by seed."""
+    columns = {name: [run[name] for run in runs] for name in runs[0]}
+    cells = [
+        f"{statistics.fmean(columns[name]):.3f} ± {statistics.stdev(columns[name]):.3f}"
+        for name in ("val", "val_last", "test", "test_last")
+    ]
+    changes = " ".join(f"{count:.0f}" for count in columns["changes"])
+    return [*cells, f"{min(columns['test_last']):.3f}", changes if any(columns["changes"]) else ""]
+
+
+if __name__ == "__main__":
+    main()
