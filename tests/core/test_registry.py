@@ -111,7 +111,7 @@ def test_an_own_method_comes_from_a_file(tmp_path):
     built = methods.build(f"{tmp_path}/mine.py:Mine(strength=3)")
     assert built.strength == 3.0
     assert describe(built) == f"{tmp_path}/mine.py:Mine(strength=3.0)"
-    with pytest.raises(UnknownNameError, match="has no class"):
+    with pytest.raises(UnknownNameError, match="has no 'Other' that is a method"):
         methods.build(f"{tmp_path}/mine.py:Other")
 
 
@@ -201,7 +201,7 @@ def test_what_a_file_lacks_is_said(tmp_path):
     path.write_text(OWN_FILE.format(decorator=""))
     with pytest.raises(UnknownNameError, match=r"which class of that file\? Write .*own.py:Class"):
         methods.get(str(path))
-    with pytest.raises(UnknownNameError, match=r"has no class 'mine' that is a method\. Did you mean Mine"):
+    with pytest.raises(UnknownNameError, match=r"has no 'mine' that is a method\. Did you mean Mine"):
         methods.get(f"{path}:mine")
 
 

@@ -325,5 +325,5 @@ def predicts_its_own_way(method: Method) -> bool:
     return overrides or (isinstance(method, Wrapper) and predicts_its_own_way(method.inner))
 
 
-methods: Registry[Method] = Registry("method", Method, "idiolect.methods")
+methods: Registry[Method] = Registry("method", Method, home="idiolect.methods", group="idiolect.methods")
 register = methods.register

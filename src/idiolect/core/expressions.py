@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 
 from .errors import InputError
 
+_CODE = re.compile(r"(.+\.py|[A-Za-z_]\w*(\.\w+)+):[A-Za-z_]\w*")
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 _QUOTES = "'\""
 
@@ -22,6 +24,15 @@ class Expression:
     name: str
     positional: tuple[str, ...]
     named: dict[str, str]
+
+
+def names_code(name: str) -> bool:
+    """Whether a name is that of code in a file, or in a module of a package.
+
+    >>> names_code("my data.py:load"), names_code("package.module:load"), names_code("dirichlet:0.1")
+    (True, True, False)
+    """
+    return _CODE.fullmatch(name) is not None
 
 
 def split(text: str) -> list[str]:
@@ -74,7 +85,7 @@ def parse(text: str) -> Expression:
     head, bracket, _ = text.partition("(")
     if not bracket:
         name, colon, rest = text.partition(":")
-        if colon and not name.endswith(".py"):
+        if colon and not names_code(text):
             return Expression(name.strip(), (rest.strip(),), {})
         return Expression(text, (), {})
     list(_find_parts(text, 0, len(text)))  # brackets and quotes fit

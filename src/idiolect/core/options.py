@@ -102,7 +102,7 @@ class OptionInfo:
     @property
     def kind(self) -> str:
         """The option's type in words."""
-        names = {bool: "true/false", int: "whole number", float: "number", str: "text", tuple: "list"}
+        names = {bool: "true/false", int: "whole number", float: "number", str: "text", tuple: "list", object: "value"}
         inside = " or ".join(f"{names[item]}s" for item in self.items if item in names)
         names[tuple] = f"list of {inside}" if inside else "list"
         return " or ".join(names.get(kind, "none") for kind in self.types)
@@ -199,6 +199,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(map(visible, near))}?" if near else ""
 
 
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
 def make(cls: type, values: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]] | None = None) -> Any:
     """Build `cls` from plain values; `preset` names a set of options that explicit ones override."""
     values, known = dict(values), options_of(cls)
@@ -216,4 +220,9 @@ def make(cls: type, values: Mapping[str, Any], presets: Mapping[str, Mapping[str
             raise UnknownNameError(
                 f"{label(cls)} has no option {name!r}.{did_you_mean(name, fields)} Its options: {listing}."
             )
+    required = [field.name for field in dataclasses.fields(cls) if _is_required(field)]
+    if missing := [name for name in required if name not in values]:
+        raise OptionError(
+            f"{label(cls)} needs the option {missing[0]!r}; write {label(cls)}({', '.join(f'{n}=...' for n in missing)})"
+        )
     return cls(**{n: coerce(known[n], v) if n in known else v for n, v in values.items()})

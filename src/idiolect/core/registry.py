@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.metadata
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
-from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
+from .adopted import adopt
+from .code import load_code, may_name_code
 from .errors import InputError, UnknownNameError
-from .expressions import parse, split, unquote, value, write
+from .expressions import Expression, names_code, parse, split, unquote, value, write
 from .options import did_you_mean, make, options_of
-from .trust import read_code
+from .plugins import find_plugins
 
 T = TypeVar("T")
 
@@ -27,22 +24,28 @@ class Registry(Generic[T]):
     Args:
         kind: what the classes are, in messages.
         base: what a class in a user's file must be derived from.
-        home: the package whose import fills the registry, which happens at the first look into it. Packages of other
-            people name theirs as an entry point of a group with the same name.
+        home: the package whose import fills the registry, which happens at the first look into it.
+        group: the group of entry points by which packages of other people add theirs.
+        adopted: what makes a class of a user's function (`core.adopted`); without it only classes are taken.
     """
 
-    def __init__(self, kind: str, base: type | None = None, home: str = "") -> None:
+    def __init__(
+        self, kind: str, base: type | None = None, home: str = "", group: str = "", adopted: type | None = None
+    ) -> None:
         self.kind = kind
         self.base = base
         self.home = home
+        self.group = group
+        self.adopted = adopted
         self._classes: dict[str, type[T]] = {}
         self._aliases: dict[str, str] = {}
+        self._own: dict[tuple[str, int], type[T]] = {}
 
     def register(self, name: str, *aliases: str) -> Callable[[type[T]], type[T]]:
         """Class decorator: enter the class under `name` and `aliases`."""
 
         def enter(cls: type[T]) -> type[T]:
-            self._fill()
+            self._load_home()
             known = self._classes.get(name, cls)
             if known.__module__ != cls.__module__ and is_importable(known):
                 raise InputError(
@@ -56,12 +59,17 @@ class Registry(Generic[T]):
 
         return enter
 
-    def _fill(self) -> None:
+    def _load_home(self) -> None:
         home, self.home = self.home, ""
         if home:
             importlib.import_module(home)
-            for entry in importlib.metadata.entry_points(group=home):
-                entry.load()
+
+    def _fill(self) -> None:
+        self._load_home()
+        group, self.group = self.group, ""
+        for name, thing in find_plugins(group) if group else ():
+            if not isinstance(thing, ModuleType) and not name_of_registered(thing) == name:
+                self.register(name)(self.take(thing, name))
 
     def __iter__(self) -> Iterator[str]:
         self._fill()
@@ -72,42 +80,43 @@ class Registry(Generic[T]):
         return name in self._classes or name in self._aliases
 
     def get(self, name: str) -> type[T]:
-        """The class registered under `name`, or of `path/to/file.py:Class`."""
-        if ".py:" in name:
-            return self._from_file(name)
+        """The class registered under `name`, or that of `path/to/file.py:Name` or `package.module:Name`."""
         self._fill()
         key = name.lower().replace("-", "").replace("_", "")
         plain = {known.replace("-", "").replace("_", ""): known for known in (*self._classes, *self._aliases)}
-        if key not in plain:
-            if name.endswith(".py"):
-                raise UnknownNameError(f"{name!r}: which class of that file? Write {name}:Class")
-            raise UnknownNameError(
-                f"there is no {self.kind} {name!r}.{did_you_mean(name.lower(), plain.values())}"
-                f" Known: {', '.join(self)}."
-            )
-        canonical = plain[key]
-        return self._classes[self._aliases.get(canonical, canonical)]
+        if key in plain:
+            canonical = plain[key]
+            return self._classes[self._aliases.get(canonical, canonical)]
+        if may_name_code(name):
+            return self.take(load_code(name, self.kind), name)
+        if name.endswith(".py"):
+            raise UnknownNameError(f"{name!r}: which class of that file? Write {name}:Class")
+        raise UnknownNameError(
+            f"there is no {self.kind} {name!r}.{did_you_mean(name.lower(), plain.values())} Known: {', '.join(self)}."
+        )
 
-    def _from_file(self, name: str) -> type[T]:
-        path, _, attribute = name.rpartition(":")
-        if not Path(path).is_file():
-            raise UnknownNameError(f"{name!r}: there is no file {path!r}; write path/to/file.py:Class")
-        module = _module(Path(path).resolve(), read_code(Path(path), name))
-        cls = getattr(module, attribute, None)
-        if not isinstance(cls, type) or (self.base and not issubclass(cls, self.base)):
-            there = [n for n, c in vars(module).items() if isinstance(c, type) and issubclass(c, self.base or object)]
+    def take(self, thing: Any, name: str) -> type[T]:
+        """A user's class, or his function as a class, under the name that he gives it."""
+        if isinstance(thing, type) and self.base and issubclass(thing, self.base):
+            thing.name = name  # type: ignore[attr-defined]
+            return thing
+        if self.adopted is None or not callable(thing):
+            wanted = f"a class derived from {self.base.__name__}" if self.base else "a class"
             raise UnknownNameError(
-                f"{path} has no class {attribute!r} that is a {self.kind}.{did_you_mean(attribute, there)}"
+                f"{name} is no {self.kind}: it is {_describe_thing(thing)}, but must be {wanted}"
+                + (" or a function" if self.adopted else "")
             )
-        cls.name = name  # type: ignore[attr-defined]
-        return cls
+        key = (name, id(thing))  # kept by the class, so that no other thing gets its number
+        if key not in self._own:
+            self._own[key] = adopt(self.adopted, thing, name)
+        return self._own[key]
 
     def build(self, text: str | T, cls: type[T] | None = None) -> T:
         """Build what an expression describes, of the class that its name says or of `cls`; anything but a string is
         returned as it is."""
         if not isinstance(text, str):
             return text
-        expression = parse(text)
+        expression = self._parse(text)
         cls = cls or self.get(expression.name)
         known = list(options_of(cls))
         inner = any(field.name == "inner" for field in dataclasses.fields(cls))  # type: ignore[arg-type]
@@ -124,6 +133,13 @@ class Registry(Generic[T]):
         values = {n: self.build(v) if n == "inner" and inner else self._value(cls, n, v) for n, v in raw.items()}
         return make(cls, values, getattr(cls, "presets", None))  # type: ignore[no-any-return]
 
+    def _parse(self, text: str) -> Expression:
+        """Read an expression; `module:name` is code where `module` is no name of ours."""
+        expression = parse(text)
+        if may_name_code(text.strip()) and not names_code(text.strip()) and expression.name not in self:
+            return Expression(text.strip(), (), {})
+        return expression
+
     @staticmethod
     def _value(cls: type, name: str, text: str) -> Any:
         info = options_of(cls).get(name)
@@ -139,19 +155,13 @@ def is_importable(cls: type) -> bool:
     return cls.__module__ != "__main__" and " in " not in cls.__module__
 
 
-@cache
-def _module(path: Path, content: bytes) -> ModuleType:
-    """The module in a file, run once for every content of it, so that its classes are the same ones each time. What
-    runs is this content, and nothing that was compiled before."""
-    spec = importlib.util.spec_from_file_location(f"{path.stem} in {path.parent}", path)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look up their annotations
-    try:
-        exec(compile(content, path, "exec"), module.__dict__)
-    except Exception as error:
-        raise InputError(f"the code in {path} cannot be run: {type(error).__name__}: {error}") from error
-    return module
+def name_of_registered(thing: Any) -> str | None:
+    """The name under which a class was registered when its module was imported."""
+    return vars(thing).get("name") if isinstance(thing, type) else None
+
+
+def _describe_thing(thing: Any) -> str:
+    return f"the class {thing.__name__}" if isinstance(thing, type) else f"a {type(thing).__name__}"
 
 
 def describe(thing: Any) -> str:

@@ -19,7 +19,7 @@ from .files import home
 log = logging.getLogger("idiolect")
 KNOWN = "known-code"
 """The file, in the home of all state, with the hashes of code that runs on this machine have used."""
-_CODE = re.compile(r"[^\s(),]+\.py:\w+")
+_CODE = re.compile(r"[^\s(),]+\.py:\w+|[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,17 @@ def named_by(place: str | Path, trust: bool = False, own: Iterable[str] = ()) ->
         _origin.reset(token)
 
 
-def read_code(path: Path, name: str) -> bytes:
-    """The text of a file whose code is to run, as `name` asks for it; an error if it may not."""
-    content = path.read_bytes()
-    digest, origin = hashlib.sha256(content).hexdigest(), _origin.get()
+def allow_code(name: str, content: bytes, path: Path) -> None:
+    """Raise an error if the code that `name` asks for, out of a file with this content, may not run. What is known is
+    known together with its name, so that nothing else in the file may be called."""
+    digest = hashlib.sha256(f"{name.rpartition(':')[2]}\n".encode() + content).hexdigest()
+    origin = _origin.get()
     if origin is not None and not origin.is_trusted and name not in origin.own and digest not in _read_known():
         raise UntrustedCodeError(
             f"{origin.place} names the code in {path}, which no run on this machine has used in this form; read it"
             " and, if you trust it, allow it with --trust (in Python trust=True)"
         )
     _loaded[name] = digest
-    return content
 
 
 def remember_code(texts: Iterable[object]) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from ..core.code import shorten_code
 from ..core.errors import DataError
 from . import arrays
 from .federation import Federation
 from .partitions.base import Partition
-from .sources.base import Pool, Source, sources
+from .sources.base import OwnSource, Pool, Source, sources
 from .splits import SHARES
 
 
@@ -29,7 +30,8 @@ def load(
 
     Args:
         data: an expression such as `digits` or `mnist(samples=5000)`, a `Source`, a `Pool`, a tuple (x, y) or a
-            dataset to be partitioned; or a list or mapping of clients, or a `Federation`, which are taken as they are.
+            dataset to be partitioned; or a list or mapping of clients, or a `Federation`, which are taken as they are;
+            or a function that returns one of these, named as `file.py:function` or `package.module:function`.
         partition: an expression such as `dirichlet:0.1`, or a `Partition`; by default the data's natural groups, else
             `dirichlet` for labels and `iid` for numbers.
         clients: number of clients; by default as many as there are groups, else 20.
@@ -47,26 +49,37 @@ def load(
         if unseen or any(argument is not None for argument in (partition, clients, split, public)):
             raise DataError("a federation is already dealt and split; leave out partition, clients, split and the like")
         return data
-    source = sources.build(data) if isinstance(data, str) else data
+    source, name = sources.build(data) if isinstance(data, str) else data, ""
+    if isinstance(source, OwnSource):
+        source, name = source.call(), shorten_code(source.name)
+        if isinstance(source, str | Federation):
+            return load(
+                source, partition=partition, clients=clients, split=split, seed=seed, unseen=unseen, public=public
+            )
     if isinstance(source, Dataset) or (isinstance(source, tuple) and len(source) == 2):
-        source = _pool(source)
+        source = _pool(source, name or "pool")
     if isinstance(source, Source | Pool):
         return source.federation(partition, clients=clients, split=split, seed=seed, unseen=unseen, public=shown)
     if not isinstance(source, Mapping | Iterable):
         raise DataError(
-            f"a {type(data).__name__} is no data; give the name of a source ({', '.join(sources)}), a tuple (x, y),"
-            " a PyTorch dataset, or a list or mapping of clients"
+            f"{f'{name}: ' if name else ''}a {type(source).__name__} is no data; give the name of a source"
+            f" ({', '.join(sources)}), a tuple (x, y), a PyTorch dataset, or a list or mapping of clients"
         )
     if partition is not None or clients is not None:
         raise DataError("clients that come with their own data cannot be dealt anew; leave out partition and clients")
     return Federation.from_clients(
-        source, split=SHARES if split is None else split, seed=seed, unseen=unseen, public=shown
+        source,
+        split=SHARES if split is None else split,
+        seed=seed,
+        name=name or "custom",
+        unseen=unseen,
+        public=shown,
     )
 
 
-def _pool(data: Any) -> Pool:
+def _pool(data: Any, name: str) -> Pool:
     x, y = arrays.pair(data, "the pool")
-    return Pool(x, y, None, arrays.classes_of(y, "the pool"), "pool")
+    return Pool(x, y, None, arrays.classes_of(y, "the pool"), name)
 
 
 def _public(public: Any) -> Any:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from ..contract import ClientContext, Download, Phase, Slots, Task, has_one_model
+from ..core.code import user_code
+from ..core.errors import ModelError
 from ..task.metrics import Metric
 from .phases import error_context, run_phases
 from .plan import Part, Plan, join_parts
@@ -141,11 +143,8 @@ def score_outputs(
     sizes = [size for _, size in splits]
     values = {}
     for name, metric in metrics.items():
-        try:
+        with user_code(f"while computing {name}", ModelError):
             values[name] = metric.parts(outputs, y, sizes)
-        except Exception as error:
-            error.add_note(f"while computing {name}")
-            raise
     return [
         [Score(point, split, name, numbers[at], size) for name, numbers in values.items()]
         for at, (split, size) in enumerate(splits)

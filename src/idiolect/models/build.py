@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
 from ..core.errors import ModelError
+from ..core.options import make
 from .networks import Described, Network, models
 
 
-def build(model: str | Network, data: Described, seed: int = 0) -> nn.Module:
-    """A network that fits the data, with initial values that the seed determines.
+def build(model: str | Network | Callable[..., nn.Module], data: Described, seed: int = 0) -> nn.Module:
+    """A network that fits the data, with initial values that the seed determines: by name, or of a class of networks or
+    a function that builds one.
 
     PyTorch's own random numbers are left as they were.
 
@@ -23,14 +27,17 @@ def build(model: str | Network, data: Described, seed: int = 0) -> nn.Module:
       (fc2): Linear(in_features=32, out_features=10, bias=True)
     )
     """
-    network = models.build(model)
-    if data.tokens != network.takes_tokens:
+    if isinstance(model, str | Network):
+        network = models.build(model)
+    else:
+        network = make(models.take(model, getattr(model, "__name__", "model")), {})
+    if network.takes_tokens is not None and data.tokens != network.takes_tokens:
         fitting = ", ".join(name for name in models if models.get(name).takes_tokens == data.tokens)
         has, takes = ("tokens", "numbers") if data.tokens else ("numbers", "tokens")
         raise ModelError(f"{network.name} takes {takes}, but the inputs are {has}; use one of {fitting}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return network.for_data(data).build(data.input_shape, data.outputs)
+        return network.for_data(data).build_for(data)
 
 
 def default_model(data: Described) -> str:

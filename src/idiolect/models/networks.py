@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import nn
 
+from ..core.adopted import Adopted
 from ..core.errors import ModelError
 from ..core.options import Options, option
 from ..core.registry import Registry
@@ -43,7 +44,8 @@ class Network(Options):
     title: ClassVar[str] = ""
     papers: ClassVar[str] = ""
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
-    takes_tokens: ClassVar[bool] = False
+    takes_tokens: ClassVar[bool | None] = False
+    """Whether its inputs are tokens; None where it says so itself."""
 
     def for_data(self, data: Described) -> Network:
         """The same network with what only the data know, such as the number of different tokens."""
@@ -53,8 +55,42 @@ class Network(Options):
         """The network, initialised by PyTorch's own rules."""
         raise NotImplementedError
 
+    def build_for(self, data: Described) -> nn.Module:
+        """The network that fits some data."""
+        return self.build(data.input_shape, data.outputs)
 
-models: Registry[Network] = Registry("model", Network)
+
+@dataclass(frozen=True)
+class OwnNetwork(Adopted, Network):
+    """A user's class of networks, or a function that builds one: of its parameters those that are named like a fact of
+    the data are given to it, the others are options."""
+
+    given = ("input_shape", "target_shape", "outputs", "vocabulary")
+    error = ModelError
+    takes_tokens = None
+
+    def build_for(self, data: Described) -> nn.Module:
+        """What the function returns, or an object of the class."""
+        module = self.call(**{name: getattr(data, name) for name in self.given})
+        if not isinstance(module, nn.Module):
+            raise ModelError(f"{self.name} gives a {type(module).__name__}; it must give a network, an nn.Module")
+        return module
+
+
+class Networks(Registry[Network]):
+    """Networks by name. One that is built already is refused, since each seed has initial weights of its own."""
+
+    def take(self, thing: Any, name: str) -> type[Network]:
+        """A user's class or function as a class of networks."""
+        if isinstance(thing, nn.Module):
+            raise ModelError(
+                f"{name} is a network that is built already; name its class, or a function that builds it, so that each"
+                " seed has its own initial weights"
+            )
+        return super().take(thing, name)
+
+
+models = Networks("model", Network, group="idiolect.models", adopted=OwnNetwork)
 
 
 def dense_layers(widths: list[int], bias: bool = True) -> list[tuple[str, nn.Module]]:

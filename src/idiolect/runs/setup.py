@@ -54,7 +54,9 @@ def separate(arguments: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
     for name, value in arguments.items():
         if value is None and name != "data":
             continue
-        if name in NETWORKS:
+        if name == "metrics" and isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+            settings[name] = ", ".join(value)
+        elif name in NETWORKS:
             objects |= {name: value} if len(value) else {}
         elif name in OBJECTS and not isinstance(value, str | float | None) and not _is_file(name, value):
             objects[name] = value
@@ -197,22 +199,26 @@ def resolve_data(config: Config, objects: Mapping[str, Any]) -> Federation:
 
 def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) -> tuple[Task, ...]:
     """The model (or models) with loss and metrics, checked against the data."""
-    modules = list(objects.get("models") or ())
-    if not modules:
-        model = objects.get("model")
-        if model is not None and not isinstance(model, nn.Module | str):
-            raise InputError(
-                f"model must be one nn.Module or a name, not a {type(model).__name__}; several networks are given as"
-                " models=[...], with model_of saying which client has which"
-            )
-        named = not isinstance(model, nn.Module)
-        modules = [build_model(config.model or default_model(data), data, seed=config.seed) if named else model]
+    chosen = list(objects.get("models") or [objects.get("model", config.model) or default_model(data)])
+    modules = [resolve_model(model, data, config.seed) for model in chosen]
     initial = objects.get("initial", config.initial)
     if initial is not None:
         modules = [copy_with_weights(module, initial) for module in modules]
     x, y = data.clients[0].split("train")
     loss, metrics = objects.get("loss", config.loss), objects.get("metrics", config.metrics)
     return tuple(Task(module, (x[:2], y[:2]), loss, metrics, data.classes, config.head) for module in modules)
+
+
+def resolve_model(model: Any, data: Federation, seed: int) -> nn.Module:
+    """A network: one that is given, or one that a name, a class or a function builds with the seed's initial weights."""
+    if isinstance(model, nn.Module):
+        return model
+    if not isinstance(model, str) and not callable(model):
+        raise InputError(
+            f"model must be one nn.Module, a class or function that builds one, or a name, not a {type(model).__name__};"
+            " several networks are given as models=[...], with model_of saying which client has which"
+        )
+    return build_model(model, data, seed=seed)
 
 
 def resolve_networks(model_of: Sequence[int] | Mapping[str, int], data: Federation, count: int) -> tuple[int, ...]:

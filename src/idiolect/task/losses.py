@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.errors import ModelError, UnknownNameError
-from ..core.options import did_you_mean
+from ..core.code import user_code
+from ..core.errors import ModelError
+from ..core.functions import Functions
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -81,6 +82,9 @@ LOSSES: dict[str, Loss] = {
 }
 
 
+losses: Functions[Loss] = Functions("loss", LOSSES, group="idiolect.losses")
+
+
 def no_loss(outputs: Tensor, y: Tensor) -> Tensor:
     """The loss of a task that is only for predicting."""
     raise ModelError("a personal model predicts and has no loss; compute one of its outputs")
@@ -91,19 +95,14 @@ def fit_loss(loss: str | Loss | None, outputs: Tensor, y: Tensor, classes: int |
     if loss is None:
         loss = "cross_entropy" if classes is not None else "mse"
     if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise UnknownNameError(
-                f"there is no loss {loss!r}.{did_you_mean(loss, LOSSES)} Known: {', '.join(LOSSES)}."
-            )
-        _check_shapes(loss, outputs, y, classes)
-        loss = LOSSES[loss]
-    try:
+        named, loss = loss, losses.find(loss)
+        if named in LOSSES:
+            _check_shapes(named, outputs, y, classes)
+    shapes = f"outputs of shape {tuple(outputs.shape)} with targets of shape {tuple(y.shape)}"
+    with user_code(f"the loss cannot compare {shapes}", ModelError):
         value = loss(outputs, y)
-    except Exception as error:
-        raise ModelError(
-            f"the loss cannot compare outputs of shape {tuple(outputs.shape)} "
-            f"with targets of shape {tuple(y.shape)}: {error}"
-        ) from error
+    if not isinstance(value, Tensor):
+        raise ModelError(f"the loss must give a tensor, not a {type(value).__name__}")
     if value.ndim == 0 or value.shape == outputs.shape[:1]:
         return loss, value.ndim == 1
     raise ModelError(

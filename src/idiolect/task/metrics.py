@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import ModelError, UnknownNameError
-from ..core.options import did_you_mean
+from ..core.code import may_name_code
+from ..core.errors import InputError, ModelError
+from ..core.expressions import parse, split
+from ..core.functions import Functions, name_of
 from .losses import Loss, bce, class_axis, dice_loss, foreground, mae, mse, per_sample
 
 
@@ -149,39 +152,60 @@ METRICS: dict[str, Metric] = {
 }
 
 
+known_metrics: Functions[Any] = Functions("metric", METRICS, group="idiolect.metrics")
+
+
 _TWO_CLASSES = ("auc", "sensitivity", "specificity", "f1")
 
 
 _NUMBERS = ("mse", "mae", "r2")
 
 
+Given = str | Callable[[Tensor, Tensor], Any] | Metric
+"""A metric as users give it: a name, a function (outputs, targets) -> number, or a `Metric`."""
+
+
 def fit_metrics(
-    metrics: str | Sequence[str] | Mapping[str, Callable[[Tensor, Tensor], Any] | Metric] | None,
-    outputs: Tensor,
-    y: Tensor,
-    loss: Loss,
+    metrics: str | Sequence[Given] | Mapping[str, Given] | None, outputs: Tensor, y: Tensor, loss: Loss
 ) -> dict[str, Metric]:
-    """The metrics by name: the user's own functions, names such as "accuracy, auc", or what suits the data.
+    """The metrics by name: names such as "accuracy, auc" or "accuracy, file.py:mine", the user's own functions in a list
+    or by name, or what suits the data.
 
     The first is the headline. Without any: accuracy for classes, and what is usual for two of them; Dice and Hausdorff
     distance for classes of pixels; squared and absolute error and R2 for numbers.
     """
-    if isinstance(metrics, Mapping):
-        if metrics:
-            return {name: metric if isinstance(metric, Metric) else Metric(metric) for name, metric in metrics.items()}
-        metrics = None
     kind = _kind(outputs, y, loss)
     if not metrics:
         return {name: METRICS[name] for name in _USUAL[kind]}
-    names = [name.strip() for name in metrics.split(",")] if isinstance(metrics, str) else list(metrics)
-    for name in names:
-        if name not in METRICS:
-            raise UnknownNameError(
-                f"there is no metric {name!r}.{did_you_mean(name, METRICS)} Known: {', '.join(METRICS)}."
-            )
-        if name not in _USUAL[kind]:
-            raise ModelError(f"the metric {name} does not fit {kind}; choose among {', '.join(_USUAL[kind])}")
-    return {name: METRICS[name] for name in names}
+    if isinstance(metrics, Mapping):
+        named = list(metrics.items())
+    else:
+        listed = split(metrics) if isinstance(metrics, str) else list(metrics)
+        named = [(_name_of(metric), metric) for metric in listed]
+    if twice := [name for name, count in Counter(name for name, _ in named).items() if count > 1]:
+        raise InputError(f"two metrics are called {twice[0]!r}; give each its own name, as in metrics={{'mine': ...}}")
+    return {name: _take(name, metric, kind) for name, metric in named}
+
+
+def _name_of(metric: Given) -> str:
+    """A metric's name in tables: that of its function, without file and options."""
+    if not isinstance(metric, str):
+        return name_of(metric)
+    name = metric if may_name_code(metric) else parse(metric).name
+    return name.rpartition(":")[2]
+
+
+def _take(name: str, metric: Given, kind: str) -> Metric:
+    if isinstance(metric, str):
+        if metric in METRICS and metric not in _USUAL[kind]:
+            raise ModelError(f"the metric {metric} does not fit {kind}; choose among {', '.join(_USUAL[kind])}")
+        metric = known_metrics.find(metric)
+    if not isinstance(metric, Metric) and not callable(metric):
+        raise InputError(
+            f"the metric {name!r} is a {type(metric).__name__}; give a name, a function (outputs, targets) -> number,"
+            " or an idiolect.Metric"
+        )
+    return metric if isinstance(metric, Metric) else Metric(metric)
 
 
 _USUAL = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ...core.adopted import Adopted
 from ...core.errors import DataError
 from ...core.expressions import write
 from ...core.options import Options
@@ -59,7 +60,29 @@ class Partition(Options):
         return [None] * clients
 
 
-partitions: Registry[Partition] = Registry("partition", Partition)
+@dataclass(frozen=True)
+class OwnPartition(Adopted, Partition):
+    """A user's function that deals samples: of its parameters `labels`, `samples`, `clients`, `rng` and `groups` are
+    given to it, the others are options; it returns one list of sample numbers per client."""
+
+    given = ("labels", "samples", "clients", "rng", "groups")
+    error = DataError
+
+    def assign(self, labels: Labels, n: int, clients: int, rng: np.random.Generator, groups: Groups) -> list[Indices]:
+        """What the function returns."""
+        dealt = self.call(labels=labels, samples=n, clients=clients, rng=rng, groups=groups)
+        try:
+            return [np.asarray(numbers, dtype=np.int64).reshape(-1) for numbers in dealt]
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{self.name} gives a {type(dealt).__name__} that cannot be used ({error}); it must give one list of"
+                " sample numbers per client"
+            ) from error
+
+
+partitions: Registry[Partition] = Registry(
+    "partition", Partition, group="idiolect.partitions", adopted=OwnPartition
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...core.adopted import Adopted
 from ...core.errors import DataError
 from ...core.options import Options, option
 from ...core.randomness import generator
 from ...core.registry import Registry
-from ..arrays import vocabulary_of
+from ..arrays import classes_of, pair, vocabulary_of
 from ..federation import Federation
 from ..formats.files import Layout, check_sum, data_root
 from ..formats.images import NONE, Images, to_inputs
@@ -148,7 +149,23 @@ class Source(Options):
         return self.load().federation(partition, **dealing)
 
 
-sources: Registry[Source] = Registry("data source", Source)
+@dataclass(frozen=True)
+class OwnSource(Adopted, Source):
+    """Data that a user's function returns: whatever `idiolect.data.load` takes."""
+
+    error = DataError
+    size: ClassVar[str] = "as the function gives them"
+
+    def load(self) -> Pool:
+        """The data as one pool, where the function returns one."""
+        content = self.call()
+        if isinstance(content, Source | Pool):
+            return content.load() if isinstance(content, Source) else content
+        x, y = pair(content, self.name)
+        return Pool(x, y, None, classes_of(y, self.name), self.name)
+
+
+sources: Registry[Source] = Registry("data source", Source, group="idiolect.sources", adopted=OwnSource)
 
 
 @dataclass(frozen=True)
