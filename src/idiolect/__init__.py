@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .contract import Method, Wrapper, option, register
     from .core.errors import IdiolectError, InputError
     from .data import Client, Federation
-    from .runs import Config, Result, load, load_model, resume, run
+    from .runs import Config, Result, load, load_model, read, resume, run
     from .task import Batch, Metric, Task
     from .tuning import tune
 else:
@@ -43,7 +43,7 @@ else:
             "contract": "Method Wrapper option register",
             "core.errors": "IdiolectError InputError",
             "data": "Client Federation",
-            "runs": "Config Result load load_model resume run",
+            "runs": "Config Result load load_model read resume run",
             "task": "Batch Metric Task",
             "tuning": "tune",
         },
@@ -69,6 +69,7 @@ __all__ = [
     "load",
     "load_model",
     "option",
+    "read",
     "register",
     "resume",
     "run",

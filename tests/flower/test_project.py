@@ -55,6 +55,20 @@ def test_both_sides_build_the_same_model():
     assert [int(server.facts(index)[0]) for index in (0, 1)] == [10, 8]
 
 
+def test_own_code_by_name_is_the_same_on_both_sides(tmp_path, monkeypatch):
+    (tmp_path / "own_site.py").write_text(
+        "import torch\n"
+        "def sites(): return {f'site-{i}': (torch.randn(20, 5) + i, torch.arange(20) % 2) for i in range(3)}\n"
+        "def net(outputs): return torch.nn.Linear(5, outputs)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)  # as Flower does with the folder of an app
+    config, deployment = read_settings({**SETTINGS, "data": "own_site:sites", "model": "own_site:net"})
+    client = Project().build_plan(config, Project().load_federation(config, deployment, 1))
+    server = Project().build_server_plan(config, describe_data(client.data, 1), {})
+    assert client.data.clients[1].name == "site-1"
+    assert weights_hash(client) == weights_hash(server)
+
+
 def test_own_data_and_model():
     config, deployment = read_settings({**SETTINGS, "classes": 2})
     project = Project(own_data, lambda: nn.Linear(5, 2))

@@ -72,7 +72,10 @@ def test_networks_are_given_by_client_name_or_in_order():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"model": NETS}, "model must be one nn.Module, a class or function that builds one, or a name, not a list; several"),
+        (
+            {"model": NETS},
+            "a class or function that builds one, or a name, not a list; several networks are given as models=",
+        ),
         ({"models": NETS, "model_of": {"Zürich": 1}}, "model_of must name every client once, and no other"),
         ({"models": NETS, "model_of": [0, 1]}, "model_of has 2 entries for 3 clients"),
         ({"models": NETS, "model_of": [0, 1, 2]}, "model_of names the network 2; there are 2, 0 to 1"),

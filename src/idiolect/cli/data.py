@@ -36,7 +36,7 @@ def data(
     """List the data sources: size, licence, natural groups, the papers that use them, and whether they are here.
 
     Nothing is ever downloaded by a run; data fetch does it, goes on where an earlier try stopped, and verifies
-    checksums. Own data need no source: give them in Python, idiolect.run(data=...).
+    checksums. Own data need no source: a function in a file returns them, --data file.py:function (docs/data.md).
 
     [bold]Examples[/bold]
       idiolect data

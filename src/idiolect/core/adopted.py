@@ -48,14 +48,12 @@ def adopt(base: type, function: Callable[..., Any], name: str) -> type:
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     chosen = [p for p in parameters if p.kind in plain and p.name not in base.given]  # type: ignore[attr-defined]
     fields = [(p.name, _type_of(p, hints), option(_default_of(p))) for p in chosen]
-    about = {"name": name, "function": staticmethod(function), "__doc__": inspect.getdoc(function) or ""}
-    title = next(iter(about["__doc__"].splitlines()), "")  # type: ignore[attr-defined]
-    if "title" in dir(base):
-        about["title"] = title.rstrip(".")
-    about["__module__"] = getattr(function, "__module__", __name__)
-    return dataclasses.make_dataclass(
-        getattr(function, "__name__", "Adopted"), fields, bases=(base,), namespace=about, frozen=True, kw_only=True
-    )
+    doc = inspect.getdoc(function) or ""
+    facts = {"name": name, "function": staticmethod(function), "__doc__": doc}
+    facts |= {known: doc.partition("\n")[0].rstrip(".") for known in ("title", "summary") if hasattr(base, known)}
+    facts |= {"__module__": getattr(function, "__module__", __name__)}
+    label = getattr(function, "__name__", "Adopted")
+    return dataclasses.make_dataclass(label, fields, bases=(base,), namespace=facts, frozen=True, kw_only=True)
 
 
 def _default_of(parameter: inspect.Parameter) -> Any:
@@ -64,7 +62,7 @@ def _default_of(parameter: inspect.Parameter) -> Any:
 
 def _find_hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(function.__init__ if isinstance(function, type) else function)
+        return typing.get_type_hints(vars(function).get("__init__") if isinstance(function, type) else function)
     except (NameError, TypeError, AttributeError):  # of types that are imported for type checkers only
         return {}
 

@@ -21,10 +21,8 @@ from .options import did_you_mean
 from .trust import allow_code
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")
-_LIBRARIES = tuple(
-    str(Path(place).resolve())
-    for place in (Path(__file__).parents[1], *(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib")))
-)
+_PLACES = (str(Path(__file__).parents[1]), *(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib")))
+_LIBRARIES = tuple(str(Path(place).resolve()) for place in _PLACES)
 """Where code is that no user wrote."""
 
 

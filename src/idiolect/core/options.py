@@ -222,7 +222,6 @@ def make(cls: type, values: Mapping[str, Any], presets: Mapping[str, Mapping[str
             )
     required = [field.name for field in dataclasses.fields(cls) if _is_required(field)]
     if missing := [name for name in required if name not in values]:
-        raise OptionError(
-            f"{label(cls)} needs the option {missing[0]!r}; write {label(cls)}({', '.join(f'{n}=...' for n in missing)})"
-        )
+        name, listing = label(cls), ", ".join(f"{name}=..." for name in missing)
+        raise OptionError(f"{name} needs the option {missing[0]!r}; write {name}({listing})")
     return cls(**{n: coerce(known[n], v) if n in known else v for n, v in values.items()})

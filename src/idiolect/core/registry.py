@@ -68,7 +68,7 @@ class Registry(Generic[T]):
         self._load_home()
         group, self.group = self.group, ""
         for name, thing in find_plugins(group) if group else ():
-            if not isinstance(thing, ModuleType) and not name_of_registered(thing) == name:
+            if not isinstance(thing, ModuleType) and name_of_registered(thing) != name:
                 self.register(name)(self.take(thing, name))
 
     def __iter__(self) -> Iterator[str]:
@@ -98,8 +98,9 @@ class Registry(Generic[T]):
     def take(self, thing: Any, name: str) -> type[T]:
         """A user's class, or his function as a class, under the name that he gives it."""
         if isinstance(thing, type) and self.base and issubclass(thing, self.base):
-            thing.name = name  # type: ignore[attr-defined]
-            return thing
+            taken: type[T] = thing  # type: ignore[assignment]
+            taken.name = name  # type: ignore[attr-defined]
+            return taken
         if self.adopted is None or not callable(thing):
             wanted = f"a class derived from {self.base.__name__}" if self.base else "a class"
             raise UnknownNameError(

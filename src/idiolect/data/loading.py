@@ -65,9 +65,7 @@ def load(
             f"{f'{name}: ' if name else ''}a {type(source).__name__} is no data; give the name of a source"
             f" ({', '.join(sources)}), a tuple (x, y), a PyTorch dataset, or a list or mapping of clients"
         )
-    if partition is not None or clients is not None:
-        raise DataError("clients that come with their own data cannot be dealt anew; leave out partition and clients")
-    return Federation.from_clients(
+    federation = Federation.from_clients(
         source,
         split=SHARES if split is None else split,
         seed=seed,
@@ -75,6 +73,12 @@ def load(
         unseen=unseen,
         public=shown,
     )
+    if partition is not None or clients not in (None, len(federation)):
+        raise DataError(
+            f"these are {len(federation)} clients that come with their own data, which cannot be dealt anew; leave out"
+            " partition and clients"
+        )
+    return federation
 
 
 def _pool(data: Any, name: str) -> Pool:

@@ -15,7 +15,7 @@ from ..core.trust import named_by, remember_code
 from ..data import Federation
 from ..engines import Loop, Plan, engines, resolve
 from ..engines.choice import Choice
-from ..task.metrics import Metric
+from ..task.metrics import Given
 from ..task.schedules import Schedule
 from .folder import MODELS, STATE, create_folder, new_folder, read_folder, require_objects
 from .identity import LIBRARY, identify, read_identity, record_identity, require_identity
@@ -37,11 +37,11 @@ def run(
     method: str | Method = "fedavg",
     data: Any = "digits",
     *,
-    model: str | nn.Module | None = None,
-    models: Sequence[nn.Module] = (),
+    model: str | nn.Module | Callable[..., nn.Module] | None = None,
+    models: Sequence[str | nn.Module | Callable[..., nn.Module]] = (),
     model_of: Sequence[int] | Mapping[str, int] = (),
     loss: str | Callable[[Tensor, Tensor], Tensor] | None = None,
-    metrics: str | Mapping[str, Callable[[Tensor, Tensor], Any] | Metric] | None = None,
+    metrics: str | Sequence[Given] | Mapping[str, Given] | None = None,
     initial: str | Path | Mapping[str, Tensor] | None = None,
     schedule: str | Schedule | Callable[[int, int], float] = "constant",
     public: Any = None,
@@ -53,16 +53,19 @@ def run(
 ) -> Result:
     """Train a federation and return its result.
 
+    What has a name may also be code of one's own: `file.py:name` or `package.module:name` (docs/data.md).
+
     Args:
         method: a method or an expression, such as `"fedprox(mu=0.1)"`.
         data: a source's name, a `Federation`, or a list (or mapping) of clients: (x, y), data sets, or
             mappings of splits.
-        model: a network's name or any module; its weights are the initial ones.
+        model: a network's name, or a class or function that builds one, with initial weights of each seed's own; or any
+            module, whose weights are the initial ones.
         models, model_of: several networks and, per client in order or by name, which it has (for methods that allow
             it).
         loss: a loss's name or a function (outputs, targets) -> a value per sample or per batch.
-        metrics: names, as in "accuracy, auc", or own functions (outputs, targets) -> number by name; the first is the
-            headline.
+        metrics: names, as in "accuracy, auc"; or a list, or a mapping from names, of such names, `Metric`s and own
+            functions (outputs, targets) -> number. The first is the headline.
         initial: initial weights, a state dict or a safetensors file.
         schedule: the learning rate over rounds: an expression or a function (round, rounds) -> factor.
         public: what everybody sees, for methods that need it: a source's name, a share of the data, or (x, y).

@@ -57,8 +57,8 @@ class Result:
 
     @property
     def metrics(self) -> pl.DataFrame:
-        """One row per round, client, point, split and metric."""
-        return table(self.store.rows())
+        """One row per round, client, point, split and metric; `client` is a position, `name` the client's name."""
+        return table(self.store.rows(), self.clients())
 
     @property
     def complete(self) -> bool:
@@ -214,7 +214,7 @@ class Result:
         if self.folder is None:
             return
         rows = self.store.rows()
-        write_whole(self.folder / METRICS, lambda path: table(rows).write_parquet(path))
+        write_whole(self.folder / METRICS, lambda path: table(rows, self.clients()).write_parquet(path))
         self.__dict__["summary"] = self._summarize([row for row in rows if row[4:6] == ("test", self.metric)])
         written = {METRICS: checksum((self.folder / METRICS).read_bytes())}
         text = write_summary({**self.summary, "files": written})

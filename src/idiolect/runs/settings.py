@@ -44,9 +44,9 @@ class Config(Options):
     """Everything that determines a run, as text and numbers."""
 
     method: str = option("fedavg", help="method expression, as in fedprox(mu=0.1) or fedlag(ditto, k=3)")
-    data: str = option("digits", help="data source, as in digits or mnist; `idiolect data` lists them")
+    data: str = option("digits", help="data source, as in digits; `idiolect data` lists them; or file.py:function")
     partition: str | None = option(
-        None, help="how data are dealt to clients; none is natural groups, else dirichlet:0.1"
+        None, help="how data are dealt to clients; none is natural groups, else dirichlet:0.1; or file.py:function"
     )
     clients: int | None = option(None, min=1, help="number of clients; none is 20, or all natural groups")
     unseen: float = option(0.0, min=0.0, below=1.0, help="share of clients that never train")
@@ -59,9 +59,15 @@ class Config(Options):
     public: str | None = option(
         None, help="data that everybody sees, for methods that need them: a source, or a share such as 0.1"
     )
-    model: str | None = option(None, help="network, as in mlp(hidden=[64]) or cnn4; none is the data source's own")
-    loss: str | None = option(None, help="loss; none is cross_entropy for classes, mse for numbers")
-    metrics: str | None = option(None, help="metrics, the headline first, as in accuracy, auc; none is what suits")
+    model: str | None = option(
+        None, help="network, as in mlp(hidden=[64]) or file.py:Net; none is the data source's own"
+    )
+    loss: str | None = option(
+        None, help="loss, or file.py:function; none is cross_entropy for classes, mse for numbers"
+    )
+    metrics: str | None = option(
+        None, help="metrics, the headline first, as in accuracy, file.py:mine; none is what suits"
+    )
     head: str | None = option(None, help="name of the output layer; none finds it")
     initial: str | None = option(None, help="safetensors file of initial weights")
     rounds: int = option(50, min=1, help="communication rounds")

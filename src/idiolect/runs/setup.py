@@ -210,13 +210,13 @@ def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) 
 
 
 def resolve_model(model: Any, data: Federation, seed: int) -> nn.Module:
-    """A network: one that is given, or one that a name, a class or a function builds with the seed's initial weights."""
+    """A network: one that is given, or one that a name, class or function builds with the seed's initial weights."""
     if isinstance(model, nn.Module):
         return model
     if not isinstance(model, str) and not callable(model):
         raise InputError(
-            f"model must be one nn.Module, a class or function that builds one, or a name, not a {type(model).__name__};"
-            " several networks are given as models=[...], with model_of saying which client has which"
+            "model must be one nn.Module, a class or function that builds one, or a name, not a"
+            f" {type(model).__name__}; several networks are given as models=[...], with model_of saying which client has which"
         )
     return build_model(model, data, seed=seed)
 

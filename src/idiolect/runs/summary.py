@@ -33,11 +33,14 @@ SCHEMA = {
 }
 
 
-def table(rows: Iterable[Row]) -> pl.DataFrame:
-    """Metrics as a table: one row per round, client, point, split and metric; rounds count from 1."""
+def table(rows: Iterable[Row], clients: Sequence[str]) -> pl.DataFrame:
+    """Metrics as a table: one row per round, client, point, split and metric; rounds count from 1. `name` is the
+    client's name; what the server recorded has none."""
     import polars as pl  # which takes long to import
 
-    return pl.DataFrame(list(rows), schema=SCHEMA, orient="row").with_columns(pl.col("round") + 1)
+    names = pl.DataFrame({"client": range(len(clients)), "name": clients}, {"client": pl.Int64, "name": pl.String})
+    numbered = pl.DataFrame(list(rows), schema=SCHEMA, orient="row").with_columns(pl.col("round") + 1)
+    return numbered.join(names, on="client", how="left", maintain_order="left")
 
 
 def is_defined(value: float, weight: float) -> bool:

@@ -168,8 +168,8 @@ Given = str | Callable[[Tensor, Tensor], Any] | Metric
 def fit_metrics(
     metrics: str | Sequence[Given] | Mapping[str, Given] | None, outputs: Tensor, y: Tensor, loss: Loss
 ) -> dict[str, Metric]:
-    """The metrics by name: names such as "accuracy, auc" or "accuracy, file.py:mine", the user's own functions in a list
-    or by name, or what suits the data.
+    """The metrics by name: names such as "accuracy, auc" or "accuracy, file.py:mine", own functions in a list or by
+    name, or what suits the data.
 
     The first is the headline. Without any: accuracy for classes, and what is usual for two of them; Dice and Hausdorff
     distance for classes of pixels; squared and absolute error and R2 for numbers.

@@ -80,9 +80,7 @@ class OwnPartition(Adopted, Partition):
             ) from error
 
 
-partitions: Registry[Partition] = Registry(
-    "partition", Partition, group="idiolect.partitions", adopted=OwnPartition
-)
+partitions: Registry[Partition] = Registry("partition", Partition, group="idiolect.partitions", adopted=OwnPartition)
 
 
 @dataclass(frozen=True, eq=False)
