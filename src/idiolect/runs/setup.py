@@ -216,8 +216,8 @@ def resolve_model(model: Any, data: Federation, seed: int) -> nn.Module:
     if not isinstance(model, str) and not callable(model):
         raise InputError(
             "model must be one nn.Module, a class or function that builds one, or a name, not a"
-            f" {type(model).__name__}; several networks are given as models=[...], with model_of saying which client has"
-            " which"
+            f" {type(model).__name__}; several networks are given as models=[...], with model_of saying which client"
+            " has which"
         )
     return build_model(model, data, seed=seed)
 
