@@ -30,6 +30,17 @@ def slug(expression: str) -> str:
     return _clean(expression) if is_plain else file_name(expression)
 
 
+def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
+    """By what names are sorted as people sort them: numbers inside them count as numbers.
+
+    >>> sorted(["client 10", "client 2", "Client 1"], key=natural_key)
+    ['Client 1', 'client 2', 'client 10']
+    """
+    parts = re.split(r"(\d+)", name)
+    key = [(0, int(part), "") if part.isdecimal() else (1, 0, part.casefold()) for part in parts if part]
+    return (*key, (2, 0, name))
+
+
 def _clean(text: str) -> str:
     name = re.sub(r"[^\w.=-]+", "-", text).strip("-.")
     return name.encode()[:LONGEST].decode(errors="ignore").rstrip("-.")

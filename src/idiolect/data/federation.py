@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError
+from ..core.options import did_you_mean
 from ..core.randomness import generator
 from . import arrays
 from .checks import check_clients, check_public
 from .client import Client, build_client
+from .naming import UNNAMED, Naming, make_naming, number_clients
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
 from .splits import SHARES, SPLITS, Indices, check_seed, check_shares, cut, hold_out
 
@@ -41,6 +43,14 @@ class Federation:
     unseen: frozenset[int] = frozenset()
     seed: int = 0
     words: int | None = None
+    names: Naming = UNNAMED
+
+    def __getitem__(self, name: str) -> Client:
+        """A client by its name."""
+        for client in self.clients:
+            if client.name == name:
+                return client
+        raise DataError(f"no client is called {name!r}.{did_you_mean(name, [client.name for client in self.clients])}")
 
     def __repr__(self) -> str:
         kind = "numbers" if self.classes is None else f"{self.classes} classes"
@@ -125,6 +135,8 @@ class Federation:
         classes: int | None = None,
         unseen: float = 0.0,
         public: Any = None,
+        class_names: Sequence[str] | None = None,
+        feature_names: Sequence[str] | None = None,
     ) -> Federation:
         """A federation of clients that come with their own data.
 
@@ -138,20 +150,28 @@ class Federation:
             classes: number of classes; found from whole-numbered targets if not given.
             unseen: share of clients that never train.
             public: samples that everybody may see, as a tuple (x, y) or a dataset.
+            class_names: names of the classes, from label 0 on; where labels are text, these are their names.
+            feature_names: names of the numbers of a sample.
 
         >>> Federation.from_clients({"north": ([[0.1], [0.2]], [0, 1]), "south": ([[0.3]], [1])})
         Federation('custom', 2 clients, 2 classes, given)
         """
         shares, seed = check_shares(split), check_seed(seed)
         listed = list(clients)
-        named = clients.items() if isinstance(clients, Mapping) else zip(_number(len(listed)), listed, strict=True)
+        items = clients.items() if isinstance(clients, Mapping) else zip(_number(len(listed)), listed, strict=True)
+        given = make_naming(class_names, feature_names)
+        named, of_classes = number_clients([(str(key), data) for key, data in items], given.classes)
+        names = replace(given, classes=of_classes)
+        classes = len(of_classes) if classes is None and of_classes else classes
         built = [
-            build_client(str(key), data, shares, generator(seed, "split", position), classes)
+            build_client(key, data, shares, generator(seed, "split", position), classes)
             for position, (key, data) in enumerate(named)
         ]
         ends = np.cumsum([0, *(len(client.x) for client in built)])
         ranges = [np.arange(start, end) for start, end in pairwise(ends)]
-        return cls._check_and_build(built, name, classes, GIVEN, content_hash(ranges), public, unseen, seed)
+        return cls._check_and_build(
+            built, name, classes, GIVEN, content_hash(ranges), public, unseen, seed, None, names
+        )
 
     @classmethod
     def from_pool(
@@ -169,6 +189,7 @@ class Federation:
         classes: int | None = None,
         public: Any = None,
         words: int | None = None,
+        names: Naming = UNNAMED,
     ) -> Federation:
         """A federation that a partition makes out of one pool of data.
 
@@ -180,6 +201,7 @@ class Federation:
             groups: the natural group of each sample (site, writer, subject), for the partition `group`.
             split, seed, name, unseen, classes, public: as for `from_clients`.
             words: number of different tokens, where the inputs are tokens; by default one more than the largest.
+            names: names of classes, features and words.
 
         >>> x, y = torch.rand(100, 3), torch.arange(100) % 4
         >>> Federation.from_pool(x, y, "pathological:2", clients=5).label_counts().count_nonzero(1)
@@ -190,13 +212,14 @@ class Federation:
         labels = None if y.is_floating_point() or y.ndim > 1 else y.numpy()
         groups = None if groups is None else np.asarray(groups)
         dealt = divide(partition, labels, samples=len(x), clients=clients, seed=seed, groups=groups)
-        names, shifts = _names(dealt.indices, groups), dealt.partition.shifts(len(dealt.indices))
+        titles, shifts = _names(dealt.indices, groups), dealt.partition.shifts(len(dealt.indices))
         built = []
         for position, index in enumerate(dealt.indices):
             parts = cut(len(index), shares, generator(seed, "split", position))
             train, val, test = (torch.from_numpy(index[parts[which]]) for which in SPLITS)
-            built.append(Client(names[position], x, y, train, val, test, shifts[position]))
-        return cls._check_and_build(built, name, classes, str(dealt.partition), dealt.hash, public, unseen, seed, words)
+            built.append(Client(titles[position], x, y, train, val, test, shifts[position]))
+        rule = str(dealt.partition)
+        return cls._check_and_build(built, name, classes, rule, dealt.hash, public, unseen, seed, words, names)
 
     @classmethod
     def _check_and_build(
@@ -210,8 +233,10 @@ class Federation:
         unseen: float,
         seed: int,
         words: int | None = None,
+        names: Naming = UNNAMED,
     ) -> Federation:
         classes = check_clients(clients, classes)
+        names.check(classes, tuple(clients[0].x.shape[1:]))
         if isinstance(public, float):
             raise DataError(
                 "a share of public samples is taken out of one pool of data, but these data come as clients; "
@@ -221,7 +246,7 @@ class Federation:
         if shown:
             check_public(shown, clients)
         never_train = hold_out(len(clients), unseen, seed)
-        return cls(tuple(clients), name, classes, partition, partition_hash, shown, never_train, seed, words)
+        return cls(tuple(clients), name, classes, partition, partition_hash, shown, never_train, seed, words, names)
 
 
 GIVEN = "given"

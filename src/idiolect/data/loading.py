@@ -11,6 +11,7 @@ from ..core.code import shorten_code
 from ..core.errors import DataError
 from . import arrays
 from .federation import Federation
+from .naming import Naming, number_clients
 from .partitions.base import Partition
 from .sources.base import OwnSource, Pool, Source, sources
 from .splits import SHARES
@@ -82,8 +83,9 @@ def load(
 
 
 def _pool(data: Any, name: str) -> Pool:
-    x, y = arrays.pair(data, "the pool")
-    return Pool(x, y, None, arrays.classes_of(y, "the pool"), name)
+    ((_, data),), classes = number_clients([(name, data)])
+    x, y = arrays.pair(data, "the pool", len(classes) or None)
+    return Pool(x, y, None, len(classes) or arrays.classes_of(y, "the pool"), name, names=Naming(classes))
 
 
 def _public(public: Any) -> Any:

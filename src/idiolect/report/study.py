@@ -184,6 +184,12 @@ class Study:
         """A client's name, as the run of the first seed recorded it; its position where there is no record."""
         return self._names[position] if position < len(self._names) else f"position {position}"
 
+    @property
+    def class_names(self) -> list[str]:
+        """What the data call their classes; empty where these have numbers only."""
+        known = self.first(self.methods[0]).summary.get("names", {})
+        return [str(name) for name in known.get("classes", ())]
+
     @cached_property
     def _names(self) -> list[str]:
         return [str(name) for name in read_identity(self.first(self.methods[0]).folder / STATE).get("clients", ())]

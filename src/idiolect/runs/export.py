@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from ..core.options import did_you_mean
 from ..core.registry import describe
 from ..core.tables import compact, escape_markdown
 from ..core.tree import Slots
+from ..data.naming import list_names
 from ..engines import Plan
 from .folder import require_free
 from .model_files import write_model
@@ -31,6 +33,8 @@ from .summary import average, leave_out_undefined
 
 FORMATS = ("safetensors", "torchscript", "onnx")
 CARD = "card.md"
+NAMES = "names.json"
+"""What the data call classes, features and words, where they have names."""
 CHECKED = 9
 """Inputs on which a traced model must predict as the model does."""
 
@@ -122,6 +126,9 @@ def export(personal: Personal, folder: Path, formats: Iterable[str] = ("safetens
             for kind, name in zip(chosen, names, strict=True):
                 writers[kind](personal, part / name)
             (part / CARD).write_text(personal.card(), encoding="utf-8")
+            if known := personal.plan.data.names.as_dict():
+                names.append(NAMES)
+                (part / NAMES).write_text(json.dumps(known, indent=1, ensure_ascii=False), encoding="utf-8")
     except (OSError, SafetensorError) as error:
         raise RunFolderError(f"{folder} cannot be written: {explain(error)}; choose another with --out") from error
     return [folder / name for name in (*names, CARD)]
@@ -216,6 +223,8 @@ def about(plan: Plan, config_hash: str, index: int | None, at: int, done: int, w
         "method": describe(plan.method),
         "round": f"{at + 1} ({which})",
         "rounds": f"{done + 1} of {plan.rounds}",
+        **({"classes": list_names(plan.data.names.classes)} if plan.data.names.classes else {}),
+        **({"features": list_names(plan.data.names.features)} if plan.data.names.features else {}),
         "training_samples": sum(int(plan.facts(i)[0]) for i in members),
         "config_hash": config_hash,
         "idiolect": __version__,

@@ -20,6 +20,7 @@ from ..core.names import file_name, shorten, visible
 from ..core.options import did_you_mean, options_of
 from ..core.registry import describe
 from ..core.tree import Slots
+from ..data.naming import Naming
 from ..engines import Plan
 from ..engines.client_evaluation import adapt_model
 from ..engines.slots import first_client, gather
@@ -98,6 +99,7 @@ class Result:
             "networks": [
                 {"parameters": task.parameters_total, "trained": task.parameters_trained} for task in plan.tasks
             ],
+            **({"names": names} if (names := _short_names(plan.data.names)) else {}),
             "seed": self.config.seed,
             "rounds": plan.rounds,
             "rounds_done": facts.rounds_done,
@@ -251,6 +253,11 @@ def load_model(path: Path | str, module: nn.Module) -> nn.Module:
     damaged."""
     module.load_state_dict(read_model(Path(path)))
     return module.eval()
+
+
+def _short_names(names: Naming) -> dict[str, list[str]]:
+    """What the data call classes and features; words are too many for a summary."""
+    return {kind: listed for kind, listed in names.as_dict().items() if kind != "words"}
 
 
 def _version() -> str:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core.errors import DataError
+from ...core.names import natural_key
 from ...core.options import option
 from ..splits import Indices
 from .base import Groups, Labels, Partition, load_partition, partitions
@@ -62,6 +63,9 @@ class Group(Partition):
     def assign(self, labels: Any, n: int, clients: int, rng: np.random.Generator, groups: Groups) -> list[Indices]:
         """All samples of each chosen group."""
         names, number = np.unique(_require_groups(groups), return_inverse=True)
+        if names.dtype.kind in "UO":  # as people sort them: site 2 before site 10
+            order = sorted(range(len(names)), key=lambda at: natural_key(str(names[at])))
+            number = np.argsort(order)[number]
         if clients > len(names):
             raise DataError(
                 f"{clients} clients were asked for, but the data have {len(names)} natural groups; ask for fewer"

@@ -20,6 +20,7 @@ from ..arrays import classes_of, pair, vocabulary_of
 from ..federation import Federation
 from ..formats.files import Layout, check_sum, data_root
 from ..formats.images import NONE, Images, to_inputs
+from ..naming import UNNAMED, Naming
 from ..partitions.base import Partition, partitions
 from ..splits import SHARES
 from .remotes import REMOTES
@@ -40,7 +41,8 @@ class Dealing(TypedDict, total=False):
 @dataclass(frozen=True, eq=False)
 class Pool:
     """One body of data before it is dealt to clients; `groups` are the natural clients, if there are any; `words` is
-    the number of different tokens where the inputs are tokens."""
+    the number of different tokens where the inputs are tokens; `names` is what classes, features and words are
+    called."""
 
     x: Tensor
     y: Tensor
@@ -48,6 +50,7 @@ class Pool:
     classes: int | None
     name: str
     words: int | None = None
+    names: Naming = UNNAMED
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -118,6 +121,7 @@ class Pool:
             classes=self.classes,
             public=public,
             words=self.words,
+            names=self.names,
         )
 
 

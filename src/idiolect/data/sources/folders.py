@@ -15,6 +15,7 @@ from ...core.options import option
 from ..formats.files import Layout
 from ..formats.images import NONE, Joined, Listed, is_image, resize, to_inputs
 from ..formats.packed import check_labels, check_rank, name_groups, packed_images, read_mat, read_npz
+from ..naming import Naming
 from .base import ImageSource, Pool, Source, choose, sources
 from .tables import read_table
 
@@ -86,7 +87,8 @@ class ImageFolder(Source):
         paths, labels, sites, classes = scan(Path(str(self.path)))
         index = choose("folder", len(labels), self.samples, self.seed)
         x = to_inputs(Listed(paths, self.side, MODES[self.mode]).take(index), self.normalise)
-        return Pool(x, torch.from_numpy(labels[index]), sites[index], len(classes), Path(str(self.path)).name)
+        name, names = Path(str(self.path)).name, Naming(classes=tuple(classes))
+        return Pool(x, torch.from_numpy(labels[index]), sites[index], len(classes), name, names=names)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ...core.options import did_you_mean, option
 from .. import arrays
 from ..formats.files import BROKEN, Layout, read_bytes, unreadable
 from ..formats.packed import check_labels, check_rank, read_npz
+from ..naming import Naming, number_labels, sort_names
 from .base import FileSource, Pool, Source, choose, sources
 
 if TYPE_CHECKING:
@@ -107,21 +108,26 @@ class Csv(OwnFile):
             np.ascontiguousarray(table.select(pl.col(features).cast(pl.Float64)).to_numpy().astype(np.float32))
         )
         y, classes = _targets(table[self.target])
-        return Pool(x, y, table[self.client].cast(pl.String).to_numpy(), classes, path.stem)
+        names = Naming(classes, tuple(features))
+        groups = table[self.client].cast(pl.String).to_numpy()
+        return Pool(x, y, groups, len(classes) or None, path.stem, names=names)
 
 
-def _targets(column: pl.Series) -> tuple[torch.Tensor, int | None]:
-    """Classes numbered in order, or numbers."""
+def _targets(column: pl.Series) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """Classes numbered in order, with their names, or numbers."""
     import polars as pl
 
     if column.dtype.is_float():
-        return torch.from_numpy(column.to_numpy().astype(np.float32)), None
+        return torch.from_numpy(column.to_numpy().astype(np.float32)), ()
+    if column.dtype == pl.String:
+        classes = sort_names(column.to_list())
+        return torch.from_numpy(number_labels(column.to_list(), classes, "the table")), classes
     try:
         values = column.to_numpy()
     except pl.exceptions.PolarsError:  # numbers that are too large for an array
         values = np.array(column.to_list(), object)
     known, numbered = np.unique(values, return_inverse=True)
-    return torch.from_numpy(numbered.astype(np.int64)), len(known)
+    return torch.from_numpy(numbered.astype(np.int64)), tuple(map(str, known))
 
 
 @sources.register("npz")

@@ -202,7 +202,7 @@ def who_picture(study: Study, data: Federation, clients: list[int]) -> Picture:
     def paint(figure: Figure) -> None:
         left, right = figure.subplots(1, 2, width_ratios=(1.1, 2 if many else 1))
         names = [f"{study.name_client(c)} ({len(data.clients[c])})" for c in order]
-        draw_label_shares(left, counts[order], names)
+        draw_label_shares(left, counts[order], names, study.class_names)
         scaled = study.scale * gains[best_first]
         reach = float(np.nanmax(np.abs(scaled))) or 1.0
         draw_heatmap(right, scaled, "gain", [""] * len(order), others, -reach, reach, "RdBu")

@@ -96,7 +96,8 @@ def gate_tree(records: Records) -> Picture | None:
         if len(clients) <= FEW_LEAVES:
             write_common(left, merges, leaves, common)
         order = [clients[leaf] for leaf in leaves]
-        draw_label_shares(right, counts[order], [records.study.name_client(client) for client in order])
+        names = [records.study.name_client(client) for client in order]
+        draw_label_shares(right, counts[order], names, records.study.class_names)
         right.invert_yaxis()
 
     text = "Ward's clustering of the parameters of the clients' gating networks at the selected round, and the labels"

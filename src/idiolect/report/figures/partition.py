@@ -11,6 +11,7 @@ import numpy as np
 from ...core.errors import InputError
 from ...core.names import picture_text, shorten, visible
 from ...data.federation import Federation
+from ...data.naming import list_names
 from .picture import FORMATS, LONGEST, NAME, draw_heatmap, matplotlib_settings, save_figure
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def partition_text(federation: Federation, limit: int = 40) -> str:
         lines.append(f"... and {len(names) - limit} more")
     if classes:
         lines.append("share of the client's samples:  · none  ░ under 5 %  ▒ under 25 %  ▓ under 50 %  █ more")
+    if federation.names.classes:
+        lines.append(visible(f"classes: {list_names(federation.names.classes)}"))
     if federation.unseen:
         lines.append("* unseen: never trains")
     return "\n".join(lines)
@@ -96,10 +99,12 @@ def draw_partition(federation: Federation, path: str | Path) -> None:
         save_figure(figure, Path(path), dpi=150)
 
 
-def draw_label_shares(axes: Axes, counts: np.ndarray, names: Sequence[str]) -> None:
-    """A heat map of the classes that some clients hold, from their counts [clients, classes]."""
+def draw_label_shares(axes: Axes, counts: np.ndarray, names: Sequence[str], classes: Sequence[str] = ()) -> None:
+    """A heat map of the classes that some clients hold, from their counts [clients, classes]; `classes` are their
+    names, if they have some."""
     shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
-    draw_heatmap(axes, 100 * shares, "% of samples", names, range(counts.shape[1]), 0, 100, "Blues")
+    columns = [picture_text(name, NAME) for name in classes] or range(counts.shape[1])
+    draw_heatmap(axes, 100 * shares, "% of samples", names, columns, 0, 100, "Blues")
     axes.set_xlabel("class")
 
 
@@ -130,8 +135,15 @@ def _draw_labels(axes: Axes, federation: Federation, width: float, height: float
         bar = axes.figure.colorbar(image, ax=axes, label="samples", pad=0.01)
         bar.ax.set_ylim(1, max(2, counts.max()))
     axes.set_ylim(classes - 0.4, -0.6)
-    axes.set_yticks(range(0, classes, 1 if classes <= DISCS else 10))
+    every = range(0, classes, 1 if classes <= DISCS else 10)
+    axes.set_yticks(every, [class_label(federation, number) for number in every])
     axes.set_ylabel("class")
+
+
+def class_label(federation: Federation, number: int) -> str:
+    """What stands beside a class in a picture: its name, or its number."""
+    names = federation.names.classes
+    return picture_text(names[number], NAME) if names else str(number)
 
 
 def _draw_discs(axes: Axes, federation: Federation, counts: np.ndarray, diameter: float) -> None:
