@@ -173,7 +173,7 @@ def test_float_targets_mean_regression_unless_classes_are_given():
         ((torch.tensor(1.0), [1]), "a single value or complex"),
         ((torch.zeros(2, 1, dtype=torch.complex64), [1, 0]), "a single value or complex"),
         (([[1.0], [1.0, 2.0]], [0, 1]), "the inputs differ in shape among themselves"),
-        ((torch.zeros(2, 1), ["cat", 3]), "the targets are of type <U3, not numbers"),
+        ((torch.zeros(2, 1), ["cat", 3]), "the targets are of type <U21, not numbers"),
         ((torch.zeros(2, 1), [[0], [1]]), r"the labels have the shape \[2, 1\]; give them as y.reshape"),
         (
             (torch.tensor([[float("nan")], [1.0], [float("inf")]]), [0, 1, 0]),

@@ -210,9 +210,9 @@ def test_metrics_are_chosen_by_name():
         assert list(fit_metrics(given, LOGITS, TRUTH, LOSSES["cross_entropy"])) == ["auc", "accuracy"]
     with pytest.raises(UnknownNameError, match="Did you mean accuracy"):
         fit_metrics("acuracy", LOGITS, TRUTH, LOSSES["cross_entropy"])
-    with pytest.raises(ModelError, match="the metric auc does not fit classes; choose among accuracy"):
-        fit_metrics("auc", torch.zeros(2, 3), TRUTH[:2], LOSSES["cross_entropy"])
-    with pytest.raises(ModelError, match="the metric accuracy does not fit numbers; choose among mse, mae, r2"):
+    with pytest.raises(ModelError, match="the metric f1 does not fit classes; choose among accuracy"):
+        fit_metrics("f1", torch.zeros(2, 3), TRUTH[:2], LOSSES["cross_entropy"])
+    with pytest.raises(ModelError, match="the metric accuracy does not fit numbers; choose among mse, rmse, mae, r2"):
         fit_metrics("accuracy", torch.zeros(2, 1), torch.zeros(2), LOSSES["mse"])
 
 

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..comparison import Comparison
-from ..comparison.tables import describe_left_out, describe_refusals, footnotes, leaderboard_tables, protocol_lines
+from ..comparison.constants import TITLES
+from ..comparison.tables import (
+    describe_left_out,
+    describe_refusals,
+    footnotes,
+    leaderboard_tables,
+    protocol_lines,
+)
 from ..core.tables import formatter, label
 from .screen import paragraph, say, show_table
 
@@ -62,6 +69,12 @@ def show_result(summary: Mapping[str, Any]) -> None:
             rows = [(names[n], str(scores["round"]), *(show(scores[k]) for k in keys)) for n, scores in block.items()]
             heads = ("round of", "round", "weighted", "mean", "std", "bottom decile", "worst")
             show_table(heads, rows, title=title)
+    if others := summary.get("others"):
+        keys = ("weighted", "mean", "std", "bottom_decile", "worst")
+        rows = [(label(name), *(formatter(name)(block[key]) for key in keys)) for name, block in others.items()]
+        show_table(("other metrics", "weighted", "mean", "std", "bottom decile", "worst"), rows)
+    for kind, block in summary.get("constants", {}).items():
+        paragraph(f"{TITLES[kind]}: {label(metric)} {show(block[summary['headline']])}")
     paragraph(f"selected: {summary['selection']}")
     paragraph(
         f"{summary['bytes_up'] / 1e6:,.1f} MB up, {summary['bytes_down'] / 1e6:,.1f} MB down,"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.files import finite_or_null
+from .constants import beats_constants
 from .statistics import Interval, Paired, compare_pairs, holm, interval
 
 SCHEMA_VERSION = 1
@@ -32,6 +33,8 @@ class LeaderboardRow:
         refusals: uploads that were left out, by what was wrong with them.
         shared: the score of the shared model itself, where it is recorded and there is one.
         unseen: the score of clients that never trained, where there are any.
+        others: the scores of the metrics beside the headline at the selected round, by name.
+        beats_constants: whether the score is better than those of constants; None where they are not known.
         steps, gradients, passes: per run, local steps, gradients of the model and forward passes beside them.
         relative_gradients: the gradients as a multiple of FedAvg's under the same settings.
         versus: the paired difference to the baseline; None for the baseline itself.
@@ -65,6 +68,8 @@ class LeaderboardRow:
     refusals: Mapping[str, int]
     shared: Interval | None = None
     unseen: Interval | None = None
+    others: Mapping[str, Interval] = field(default_factory=dict)
+    beats_constants: bool | None = None
     versus: Paired | None = None
     p_holm: float = math.nan
 
@@ -180,6 +185,12 @@ def _make_row(method: str, summaries: Sequence[Mapping[str, Any]], budget: float
         refusals=dict(sum((Counter(summary["refusals"]) for summary in summaries), Counter())),
         shared=beside("global"),
         unseen=beside("unseen"),
+        others={
+            name: interval([summary["others"][name][headline] for summary in summaries])
+            for name in summaries[0].get("others", {})
+            if all(name in summary.get("others", {}) for summary in summaries)
+        },
+        beats_constants=beats_constants(summaries, interval(over_seeds("selected", headline)).mean),
     )
 
 
@@ -194,6 +205,7 @@ def plain(row: LeaderboardRow) -> dict[str, Any]:
             "versus": (row.versus or untested)._asdict(),
             "shared": (row.shared or unscored)._asdict(),
             "unseen": (row.unseen or unscored)._asdict(),
+            "others": {name: score._asdict() for name, score in row.others.items()},
             "scores": list(row.scores),
             "refused": row.refused,
             "needs_more_gradients": row.needs_more_gradients,

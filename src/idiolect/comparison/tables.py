@@ -8,6 +8,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from ..core.tables import (
     score_cell,
     unit,
 )
+from .constants import constant_rows
 from .leaderboard import Comparison, LeaderboardRow, plain
 from .statistics import Interval
 
@@ -34,12 +36,13 @@ Columns = dict[Column, Callable[[LeaderboardRow], Cell]]
 
 
 def leaderboard_tables(comparison: Comparison) -> tuple[Table, ...]:
-    """The leaderboard: scores, then differences to the baseline and costs, then, where they are recorded, the shared
-    models themselves and clients that never trained."""
+    """The leaderboard: scores, then other metrics, then differences to the baseline and costs, then, where they are
+    recorded, the shared models themselves and clients that never trained."""
     shared = any(row.shared is not None for row in comparison.rows)
     unseen = any(row.unseen is not None for row in comparison.rows)
     return (
         scores_table(comparison),
+        *([others_table(comparison)] if any(row.others for row in comparison.rows) else []),
         costs_table(comparison),
         *([shared_table(comparison)] if shared else []),
         *([unseen_table(comparison)] if unseen else []),
@@ -54,7 +57,7 @@ def scores_table(comparison: Comparison) -> Table:
     weighted = comparison.protocol["headline"] == "weighted"
     other = "mean of clients" if weighted else "weighted by samples"
     columns: Columns = {
-        Column("method"): lambda s: Cell(s.method + _marks(s), s.method, s.method + _mark_adapted(s)),
+        Column("method"): lambda s: Cell(s.method + _marks(s), s.method, s.method + _short_marks(s)),
         head("selected", good, has_interval=True): lambda s: _interval(s.selected, metric),
         head("last", good, has_interval=True): lambda s: _interval(s.last, metric, short=True),
         head("best (by test)", good, "best", has_interval=True): lambda s: _interval(s.best, metric, short=True),
@@ -65,7 +68,25 @@ def scores_table(comparison: Comparison) -> Table:
     }
     means = "Means over seeds, ± half of the 95 % interval. " if len(comparison.protocol["seeds"]) > 1 else ""
     title = label(comparison.protocol["metric"]) + lower
-    return _table("leaderboard", title, f"{means}The best by test is optimistic.", columns, comparison.rows)
+    table = _table("leaderboard", title, f"{means}The best by test is optimistic.", columns, comparison.rows)
+    return replace(table, rows=table.rows + constant_rows(comparison))
+
+
+def others_table(comparison: Comparison) -> Table:
+    """The metrics beside the headline, at the selected round."""
+    summary = comparison.runs[0]["summary"] if comparison.runs else {}
+    columns: Columns = {Column("method"): lambda s: Cell(s.method, s.method)}
+    for name in comparison.rows[0].others:
+        lower = summary.get("others", {}).get(name, {}).get("direction") == "lower"
+        head = Column(name, "low" if lower else "high", unit=unit(name), has_interval=True)
+        columns[head] = partial(_other, name)
+    means = _MEANS[comparison.protocol["headline"]]
+    note = f"At the round that the {comparison.protocol['metric']} selects, {means}."
+    return _table("others", "other metrics", note, columns, comparison.rows)
+
+
+def _other(name: str, row: LeaderboardRow) -> Cell:
+    return _interval(row.others.get(name), name)
 
 
 def costs_table(comparison: Comparison) -> Table:
@@ -146,8 +167,12 @@ def _mark_adapted(row: LeaderboardRow) -> str:
     return "†" if row.point == "adapted" else ""
 
 
+def _short_marks(row: LeaderboardRow) -> str:
+    return _mark_adapted(row) + "‡" * (row.beats_constants is False)
+
+
 def _marks(row: LeaderboardRow) -> str:
-    return _mark_adapted(row) + "*" * row.needs_more_gradients
+    return _mark_adapted(row) + "*" * row.needs_more_gradients + "‡" * (row.beats_constants is False)
 
 
 def _interval(interval: Interval | None, metric: str, short: bool = False) -> Cell:
@@ -255,6 +280,8 @@ def footnotes(comparison: Comparison) -> list[str]:
         lines.append(
             "† scored after each client adapted a copy of its model on its training data; gradients leave this out."
         )
+    if any(row.beats_constants is False for row in comparison.rows):
+        lines.append("‡ does not beat a constant: the most frequent class, or the mean, of training targets.")
     for row in comparison.rows:
         if row.refused:
             lines.append(f"{row.method}: {describe_refusals(row.refusals)}.")

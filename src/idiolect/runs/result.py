@@ -24,6 +24,7 @@ from ..data.naming import Naming
 from ..engines import Plan
 from ..engines.client_evaluation import adapt_model
 from ..engines.slots import first_client, gather
+from .constants import score_constants
 from .facts import RunFacts
 from .folder import METRICS, SUMMARY
 from .global_model import explain_no_global_model, find_global_model
@@ -33,7 +34,7 @@ from .predictor import make_module, module_of
 from .selection import beats, headline_mean
 from .settings import SELECTIONS, Config
 from .store import Row, Store
-from .summary import group_scores, headline, table, write_summary
+from .summary import describe_round, group_scores, headline, table, write_summary
 
 if TYPE_CHECKING:
     import polars as pl
@@ -69,14 +70,15 @@ class Result:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The numbers of a table, as written to summary.json, when they are first asked for."""
-        return self._summarize(self.store.rows(split="test", metric=self.metric))
+        return self._summarize(self.store.rows(split="test"))
 
-    def _summarize(self, tests_only: list[Row]) -> dict[str, Any]:
-        """The summary, from the headline metric's rows of the test data."""
+    def _summarize(self, rows: list[Row]) -> dict[str, Any]:
+        """The summary, from the rows of the test data."""
         plan, facts = self.plan, self.store.facts
         higher = plan.tasks[0].metrics[self.metric].higher_is_better
         selected = -1 if facts.selected is None else facts.selected
-        tests, mean = group_scores(tests_only), headline_mean(self.config.select)
+        tests = group_scores(row for row in rows if row[5] == self.metric)
+        mean, constants = headline_mean(self.config.select), score_constants(plan, self.metric)
 
         def scores(cohort: str, point: str) -> dict[str, Any]:
             return headline(
@@ -116,6 +118,8 @@ class Result:
             **({"after_local": local} if local else {}),
             **({"global": common} if common else {}),
             **({"unseen": unseen} if unseen else {}),
+            "others": self._score_others(rows, selected),
+            **({"constants": constants} if constants else {}),
             "bytes_up": facts.bytes_up,
             "bytes_down": facts.bytes_down,
             "bytes_eval": facts.bytes_eval,
@@ -132,6 +136,20 @@ class Result:
             "identity": identify(plan, self.config).digests(),
             "versions": {"idiolect": _version(), "torch": torch.__version__, "python": platform.python_version()},
         }
+
+    def _score_others(self, rows: list[Row], selected: int) -> dict[str, Any]:
+        """The spread over clients of the metrics beside the headline, at the selected round or else the last."""
+        others = {}
+        for name, metric in self.plan.tasks[0].metrics.items():
+            by_round = group_scores(row for row in rows if row[5] == name).get(("seen", self.point), {})
+            if name != self.metric and by_round:
+                at, everybody = (
+                    selected if selected in by_round else max(by_round),
+                    set[int]().union(*by_round.values()),
+                )
+                block = describe_round(by_round[at], len(everybody), metric.higher_is_better)
+                others[name] = block | {"direction": "higher" if metric.higher_is_better else "lower"}
+        return others
 
     def clients(self) -> list[str]:
         """The clients' names, in order."""
@@ -217,7 +235,7 @@ class Result:
             return
         rows = self.store.rows()
         write_whole(self.folder / METRICS, lambda path: table(rows, self.clients()).write_parquet(path))
-        self.__dict__["summary"] = self._summarize([row for row in rows if row[4:6] == ("test", self.metric)])
+        self.__dict__["summary"] = self._summarize([row for row in rows if row[4] == "test"])
         written = {METRICS: checksum((self.folder / METRICS).read_bytes())}
         text = write_summary({**self.summary, "files": written})
         write_whole(self.folder / SUMMARY, lambda path: path.write_text(text))

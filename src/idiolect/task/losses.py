@@ -64,6 +64,22 @@ def dice_loss(outputs: Tensor, y: Tensor) -> Tensor:
     return (1 - (2 * both + 1) / (either + 1)).mean(1)
 
 
+def cox(outputs: Tensor, y: Tensor) -> Tensor:
+    r"""Minus Cox's partial log-likelihood of a batch, per event: the mean over the events i of
+    :math:`\log \sum_{j: t_j \ge t_i} e^{r_j} - r_i`, with the risks r that the network gives (Breslow's way with ties).
+
+    Targets are times, below 0 where the event was not observed until then. A batch without an event has no loss.
+
+    >>> cox(torch.zeros(2, 1), torch.tensor([1.0, -2.0]))  # one event, while two were at risk
+    tensor(0.6931)
+    """
+    risk, times = outputs.reshape(-1), y.reshape(-1)
+    at_risk = times.abs()[None] >= times.abs()[:, None]
+    whole = torch.where(at_risk, risk[None], -torch.inf).logsumexp(1)
+    event = (times > 0).to(risk.dtype)
+    return ((whole - risk) * event).sum() / event.sum().clamp_min(1)
+
+
 def foreground(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Probabilities and truth [samples, classes but the background, ...]; a single logit says yes or no."""
     if outputs.numel() == y.numel():
@@ -79,6 +95,7 @@ LOSSES: dict[str, Loss] = {
     "mae": mae,
     "bce": bce,
     "dice": dice_loss,
+    "cox": cox,
 }
 
 

@@ -18,6 +18,7 @@ from ...core.errors import DataError
 from ...core.options import option
 from ..formats.files import Layout, read_text
 from ..formats.packed import check_labels
+from ..naming import Naming
 from .base import FileSource, Pool, sources
 
 PADDING, UNKNOWN = 0, 1
@@ -107,7 +108,8 @@ class AgNews(FileSource):
         known = make_vocabulary(words, self.vocabulary)
         name = "ag-news-subset" if kind == "subset" else self.name
         x = encode(words, known, self.length)
-        return Pool(x, torch.from_numpy(y[index]), None, 4, name, words=len(known) + 2)
+        names = Naming(words=("<padding>", "<unknown>", *known))
+        return Pool(x, torch.from_numpy(y[index]), None, 4, name, words=len(known) + 2, names=names)
 
     def _rows(self, path: Path, header: bool) -> Iterable[tuple[int, str]]:
         rows = csv.reader(io.StringIO(read_text(path), newline=""))

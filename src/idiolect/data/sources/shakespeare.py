@@ -20,6 +20,7 @@ from ...core.errors import DataError
 from ...core.options import option
 from ...core.randomness import generator
 from ..formats.files import BROKEN, Layout, read_text, unreadable
+from ..naming import Naming
 from .base import FileSource, Pool, choose, sources
 from .femnist import leaf_files, read_leaf
 
@@ -141,7 +142,8 @@ class Shakespeare(FileSource):
         x, y = (torch.cat([part[place] for part in parts]) for place in (0, 1))
         groups = np.repeat(np.array(list(roles)), [len(part[1]) for part in parts])
         index = self.choose_samples(len(y))
-        return Pool(x[index], y[index], groups[index], len(ALPHABET), self.name, words=len(ALPHABET))
+        size, naming = len(ALPHABET), Naming(words=tuple(ALPHABET))
+        return Pool(x[index], y[index], groups[index], size, self.name, words=size, names=naming)
 
     def _part(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         wanted = None if self.per_role is None else min(self.per_role, len(y))

@@ -1,0 +1,59 @@
+"""What a constant scores: every client's own most frequent class or mean, and that of all clients together. Whoever
+does not beat it has learned nothing that counting could not tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.errors import IdiolectError
+from ..data import Federation
+from ..engines import Plan
+from ..task.losses import bce, cox
+from .summary import describe_round
+
+KINDS = ("own", "shared")
+
+
+def score_constants(plan: Plan, metric: str) -> dict[str, Any]:
+    """The spread over clients of the test score of constants: what each client that trains has most, or on average, in
+    its training data (`own`), and what all of them have (`shared`). Nothing where targets are classes of positions or
+    pixels, where there are no test data, or where a metric of the user's cannot score a constant."""
+    data, task = plan.data, plan.tasks[0]
+    tested = [index for index in data.seen if len(data.clients[index].test)]
+    if not tested or (data.classes is not None and data.target_shape):
+        return {}
+    rule = task.metrics[metric]
+    all_targets = torch.cat([_targets(data, index, "train") for index in data.seen])
+    scores: dict[str, dict[int, tuple[float, int]]] = {kind: {} for kind in KINDS}
+    try:
+        for index in tested:
+            y = _targets(data, index, "test")
+            for kind, known in (("own", _targets(data, index, "train")), ("shared", all_targets)):
+                scores[kind][index] = (rule(_predict(plan, known, y), y), len(y))
+    except (IdiolectError, ArithmeticError, ValueError, TypeError, RuntimeError, IndexError):
+        return {}
+    return {kind: describe_round(scores[kind], len(tested), rule.higher_is_better) for kind in KINDS}
+
+
+def _targets(data: Federation, index: int, split: str) -> Tensor:
+    client = data.clients[index]
+    return client.y.index_select(0, getattr(client, split).long())
+
+
+def _predict(plan: Plan, known: Tensor, y: Tensor) -> Tensor:
+    """The outputs for `y` of a model that knows some targets and nothing else, in the shape of the network's."""
+    task = plan.tasks[0]
+    shape = task.example_output.outputs.shape[1:]
+    if task.loss_fn is cox:
+        return torch.zeros(len(y), *shape)
+    if plan.data.classes is None:
+        mean = known.double().mean(0)
+        constant = torch.logit(mean, eps=1e-6) if task.loss_fn is bce else mean
+        return constant.float().reshape(shape).expand(len(y), *shape)
+    if shape.numel() == 1:  # one logit for two classes
+        return torch.logit((known > 0).double().mean(), eps=1e-6).float().expand(len(y), *shape)
+    counts = torch.bincount(known, minlength=shape.numel()).double()
+    return ((counts + 1) / (counts.sum() + len(counts))).log().float().expand(len(y), *shape)
