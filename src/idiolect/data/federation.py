@@ -27,7 +27,7 @@ from .splits import SHARES, SPLITS, Indices, check_seed, check_shares, cut, hold
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federation:
-    """Clients and what is known about them.
+    """Clients and what is known about them. `loss` names the loss that the data are for, where it is none of the usual.
 
     >>> x, y = torch.rand(40, 3), torch.arange(40) % 2
     >>> Federation.from_pool(x, y, "iid", clients=4)
@@ -44,6 +44,7 @@ class Federation:
     seed: int = 0
     words: int | None = None
     names: Naming = UNNAMED
+    loss: str | None = None
 
     def __getitem__(self, name: str) -> Client:
         """A client by its name."""

@@ -205,7 +205,7 @@ def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) 
     if initial is not None:
         modules = [copy_with_weights(module, initial) for module in modules]
     x, y = data.clients[0].split("train")
-    loss, metrics = objects.get("loss", config.loss), objects.get("metrics", config.metrics)
+    loss, metrics = objects.get("loss", config.loss) or data.loss, objects.get("metrics", config.metrics)
     return tuple(Task(module, (x[:2], y[:2]), loss, metrics, data.classes, config.head) for module in modules)
 
 

@@ -2,6 +2,7 @@
 
 from .agnews import AgNews
 from .base import Pool, Source, sources
+from .brca import TcgaBrca
 from .cifar import Cifar10, Cifar100, TinyImagenet, TinyImagenet100
 from .digits import Digits
 from .digits5 import Digits5
@@ -45,6 +46,7 @@ __all__ = [
     "Shakespeare",
     "SimulationTruth",
     "Source",
+    "TcgaBrca",
     "TinyImagenet",
     "TinyImagenet100",
     "fedfac_simulation",
