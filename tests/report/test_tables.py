@@ -7,6 +7,7 @@ import math
 import pytest
 from scipy import stats
 
+from idiolect.comparison.constants import TITLES
 from idiolect.comparison.tables import costs_table, leaderboard_tables, scores_table, unseen_table
 from idiolect.report.scores import common_target, cost_to_reach
 from idiolect.report.tables import clients_table, runs_table, study_tables, targets_table, wins_table
@@ -43,7 +44,9 @@ def test_the_leaderboard_holds_the_numbers_of_the_comparison(comparison, study):
         for head, value in heads.items():
             factor = 1 if build is costs_table else 100
             values = {method: factor * value(each) for method, each in written.items()}
-            assert column(build(study.comparison), head) == values, head
+            shown = column(build(study.comparison), head)
+            assert {method: shown.pop(method) for method in values} == values, head
+            assert set(shown) == (set(TITLES.values()) if build is scores_table else set())
 
 
 def test_a_csv_file_has_the_units_and_intervals_of_the_table(study):

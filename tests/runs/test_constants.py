@@ -61,10 +61,10 @@ def test_a_comparison_has_them_as_rows_and_marks_who_does_not_beat_them():
     board = idiolect.compare("local, fedavg", NUMBERS, model="linear", seeds=2, lr=1e-6, **QUICK)
     assert [row.beats_constants for row in board.rows] == [False, False]
     names = [row[0].text for row in scores_table(board).rows]
-    assert names[2:] == ["constant: each client's own", "constant: one for all"]
+    assert names[2:] == ["a constant per client", "one constant for all"]
     assert all(name.endswith("‡") for name in names[:2])
     assert any(line.startswith("‡ does not beat a constant") for line in footnotes(board))
-    assert "constant: each client" in markdown(board)
+    assert "| a constant per client |" in markdown(board)
 
 
 def test_all_metrics_are_in_summary_and_tables():
