@@ -69,7 +69,8 @@ def scores_table(comparison: Comparison) -> Table:
     means = "Means over seeds, ± half of the 95 % interval. " if len(comparison.protocol["seeds"]) > 1 else ""
     title = label(comparison.protocol["metric"]) + lower
     table = _table("leaderboard", title, f"{means}The best by test is optimistic.", columns, comparison.rows)
-    return replace(table, rows=table.rows + constant_rows(comparison))
+    constants = constant_rows(comparison)
+    return replace(table, rows=table.rows + constants, beside=len(constants))
 
 
 def others_table(comparison: Comparison) -> Table:

@@ -46,6 +46,7 @@ class Table:
     Attributes:
         name: the name of its file, and its anchor on a page.
         note: how to read it.
+        beside: how many of the last rows are there to compare with, and are never the best of a column.
     """
 
     name: str
@@ -53,12 +54,13 @@ class Table:
     note: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    beside: int = 0
 
     def best_cells(self) -> set[tuple[int, int]]:
         """The cells, by row and column, that are the best of their column."""
         cells = set()
         for place, column in enumerate(self.columns):
-            values = {row: line[place].value for row, line in enumerate(self.rows)}
+            values = {row: line[place].value for row, line in enumerate(self.rows[: len(self.rows) - self.beside])}
             numbers = {row: value for row, value in values.items() if isinstance(value, float) and math.isfinite(value)}
             if column.best and len(set(numbers.values())) > 1:
                 best = (max if column.best == "high" else min)(numbers.values())
