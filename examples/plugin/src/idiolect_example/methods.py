@@ -17,7 +17,6 @@ class HalfStep(Method):
 
     about = About("FedAvg with a server that goes part of the way", kind="global")
     refuses = Refuses(other_networks="the server moves one model")
-    one_model = True  # every client predicts with the server's model as it is
     identities = {"half-step(part=1)": "fedavg"}
 
     part: float = option(0.5, above=0.0, max=1.0, help="how much of the way")
