@@ -14,7 +14,7 @@ from ..formats.files import Layout
 from ..partitions.base import Partition, partitions
 from ..partitions.schemes import Group
 from ..splits import SHARES
-from .base import FileSource, sources
+from .base import FileSource, Pool, sources
 from .tables import read_table
 
 REGIONS = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")
@@ -44,6 +44,11 @@ class TcgaBrca(FileSource):
         "own": Layout("tabular/fed_tcga_brca", ("brca.csv", "centers.csv", "train_test_split.csv")),
     }
     note: ClassVar[str] = "The three files are in flamby/datasets/fed_tcga_brca of github.com/owkin/FLamby"
+
+    def load(self) -> Pool:
+        """Nothing but an error: of missing files, or that these data come as clients."""
+        self.find()
+        return super().load()
 
     def federation(
         self,
