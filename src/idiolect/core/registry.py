@@ -13,8 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from .errors import InputError, UnknownNameError
+from .errors import InputError, UnknownNameError, UntrustedCodeError
 from .expressions import parse, split, unquote, value, write
+from .imports import checked_imports
 from .options import did_you_mean, make, options_of
 from .trust import read_code
 
@@ -92,7 +93,9 @@ class Registry(Generic[T]):
         path, _, attribute = name.rpartition(":")
         if not Path(path).is_file():
             raise UnknownNameError(f"{name!r}: there is no file {path!r}; write path/to/file.py:Class")
-        module = _module(Path(path).resolve(), read_code(Path(path), name))
+        content = read_code(Path(path), name)
+        with checked_imports(name):
+            module = _module(Path(path).resolve(), content)
         cls = getattr(module, attribute, None)
         if not isinstance(cls, type) or (self.base and not issubclass(cls, self.base)):
             there = [n for n, c in vars(module).items() if isinstance(c, type) and issubclass(c, self.base or object)]
@@ -149,6 +152,8 @@ def _module(path: Path, content: bytes) -> ModuleType:
     sys.modules[spec.name] = module  # where dataclasses look up their annotations
     try:
         exec(compile(content, path, "exec"), module.__dict__)
+    except UntrustedCodeError:
+        raise
     except Exception as error:
         raise InputError(f"the code in {path} cannot be run: {type(error).__name__}: {error}") from error
     return module

@@ -32,8 +32,10 @@ class Origin:
 
 
 _origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
-_loaded: dict[str, str] = {}
-"""The hash of every code that was loaded, by the name that it was asked for."""
+_loaded: dict[str, Path] = {}
+"""The file of every code that was loaded, by the name that it was asked for."""
+_hashes: dict[Path, set[str]] = {}
+"""The hashes of such a file and of those that it imports."""
 
 
 @contextmanager
@@ -51,23 +53,27 @@ def named_by(place: str | Path, trust: bool = False, own: Iterable[str] = ()) ->
         _origin.reset(token)
 
 
-def read_code(path: Path, name: str) -> bytes:
-    """The text of a file whose code is to run, as `name` asks for it; an error if it may not."""
+def read_code(path: Path, name: str, imported: bool = False) -> bytes:
+    """The content of a file whose code is to run, as `name` asks for it or what that names imports; an error if it may
+    not."""
     content = path.read_bytes()
     digest, origin = hashlib.sha256(content).hexdigest(), _origin.get()
     if origin is not None and not origin.is_trusted and name not in origin.own and digest not in _read_known():
+        how = f"names {name}, which imports" if imported else "names"
         raise UntrustedCodeError(
-            f"{origin.place} names the code in {path}, which no run on this machine has used in this form; read it"
+            f"{origin.place} {how} the code in {path}, which no run on this machine has used in this form; read it"
             " and, if you trust it, allow it with --trust (in Python trust=True)"
         )
-    _loaded[name] = digest
+    if not imported:
+        _loaded[name] = path.resolve()
+    _hashes.setdefault(_loaded[name], set()).add(digest)
     return content
 
 
 def remember_code(texts: Iterable[object]) -> None:
     """Note that a run which was started here uses the code that these settings name."""
     settings = [text for text in texts if isinstance(text, str)]
-    used = {digest for name, digest in _loaded.items() if any(name in text for text in settings)}
+    used = {h for name, path in _loaded.items() if any(name in text for text in settings) for h in _hashes[path]}
     new = sorted(used - _read_known())
     if not new:
         return
