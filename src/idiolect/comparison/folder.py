@@ -90,7 +90,7 @@ def read_spec(path: Path) -> dict[str, Any]:
 
 
 def read_measured(folder: Path | None) -> dict[str, int]:
-    """The rounds of methods that were measured for a budget in gradients when a comparison began; nothing if none were."""
+    """The rounds of methods that were measured for a budget in gradients when a comparison began, if any were."""
     if folder is None or not (folder / SPEC).is_file():
         return {}
     stored = read_spec(folder / SPEC)

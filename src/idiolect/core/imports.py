@@ -19,7 +19,7 @@ _OURS = str(Path(__file__).parents[1])
 
 @contextmanager
 def checked_imports(name: str) -> Iterator[None]:
-    """While the code that was asked for as `name` is loaded, check every file that it imports and that is not installed,
+    """While the code that was asked for as `name` is loaded, check every file that it imports, unless it is installed,
     before any of it runs."""
     finder = _Finder(name)
     sys.meta_path.insert(0, finder)
@@ -59,7 +59,7 @@ class _Loader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         """The compiled text of the file."""
         content = read_code(Path(self.path), self.asked, imported=True)
-        return self.source_to_code(content, self.path)  # type: ignore[no-any-return]
+        return self.source_to_code(content, self.path)
 
 
 def _find_file(origin: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Arrays in .npz, .mat and HDF5 files, checked: no pickled objects, every array there and of the length it should have."""
+"""Arrays in .npz, .mat and HDF5 files, checked: no pickled objects, every array there and as long as it should be."""
 
 from __future__ import annotations
 
