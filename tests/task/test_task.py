@@ -126,7 +126,7 @@ def test_a_head_that_is_never_called_shows_no_features():
 
 def test_lazy_layers_are_refused_until_their_shapes_are_known():
     module = nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.Linear(5, 3))
-    with pytest.raises(ModelError, match="lazy layers.* call it once on a batch of inputs"):
+    with pytest.raises(ModelError, match=r"lazy layers.* call it once on a batch of inputs"):
         Task(module, (X, Y), classes=3)
     module(X)
     assert Task(module, (X, Y), classes=3).names[0] == "0.weight"
