@@ -130,7 +130,7 @@ def test_the_order_depends_on_seed_stream_round_client_and_pass_alone():
     plan = tiny_plan("fedavg")
     usual = order(plan)
     assert sorted(usual) == list(range(10))
-    assert order(plan, name="another", slots=(), lr=0.5) == order(plan, ahead=0) == usual
+    assert order(plan, name="another", slots=(), lr=0.5) == usual
     others = [
         order(tiny_plan("fedavg", seed=1)),
         order(plan, stream="another"),
