@@ -7,7 +7,7 @@ from idiolect.reproductions import read_claim, read_claims
 
 
 @pytest.fixture
-def read(write, change):
+def read(tmp_path, write, change):
     """Reads the tiny claim with some entries changed."""
     return lambda **changes: read_claim(write(tmp_path, claim=change(**changes)) / "claim.yaml")
 
@@ -39,7 +39,8 @@ def test_the_quick_version_is_small_and_says_so(read):
     rule = {"says": "Local is above.", "higher": "local", "than": "all"}
     changes = {"tuning": {"values": values}, "seeds": 5, "quick": {"clients": 3}, "verdicts": [rule]}
     claim = read(methods=["local", "ditto"], **changes).shrink()
-    assert claim.is_quick and claim.seeds == (0, 1)
+    assert claim.is_quick
+    assert claim.seeds == (0, 1)
     assert claim.cases[0].settings | {"rounds": 2, "clients": 3} == claim.cases[0].settings
     assert [claim.tuning.of_method(method) for method in claim.methods] == [("lr=0.1,0.3",), ("lr=0.1,1",)]
 
@@ -65,7 +66,8 @@ def test_what_is_wrong_is_said_with_the_file(read, changes, words):
     with pytest.raises(InputError) as error:
         read(**changes)
     said = "\n".join([str(error.value), *getattr(error.value, "__notes__", ())])
-    assert words in said and "claim.yaml" in said
+    assert words in said
+    assert "claim.yaml" in said
 
 
 def test_a_folder_without_claims_says_what_to_do(tmp_path):

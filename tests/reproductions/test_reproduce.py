@@ -59,12 +59,15 @@ def test_what_is_complete_is_not_run_again(claims, cache, result, monkeypatch):
     monkeypatch.setattr("idiolect.reproductions.tunings.tune", None)
     assert reproduce(claims["tiny"], claims, cache=cache) == result
     state = find_state(claims["tiny"], claims, cache)
-    assert state.is_done and state.total == 2 * (2 + 2) and state.seconds > 0
+    assert state.is_done
+    assert state.total == 2 * (2 + 2)
+    assert state.seconds > 0
 
 
 def test_a_run_that_was_killed_goes_on(claims, tmp_path, settings):
     state = find_state(claims["tiny"], claims, tmp_path)
-    assert (state.done, state.total) == (0, 8) and math.isnan(state.seconds_left)
+    assert (state.done, state.total) == (0, 8)
+    assert math.isnan(state.seconds_left)
     case, settled = claims["tiny"].cases[0], Settled("local", 0.1)
     first, _ = list_runs(case, settled, claims["tiny"], tmp_path)
     idiolect.run("local", out=first.folder, seed=0, engine="loop", **settings)
@@ -112,7 +115,8 @@ def test_measures_are_numbers_of_the_run(tmp_path, settings):
     finished = FinishedRun(tmp_path / "run", run.summary)
     values = {name: MEASURES[name](finished) for name in MEASURES}
     seen = run.summary["accuracy"]["selected"]
-    assert values["score"] == seen["weighted"] and values["bottom_decile"] == seen["bottom_decile"]
+    assert values["score"] == seen["weighted"]
+    assert values["bottom_decile"] == seen["bottom_decile"]
     assert values["generalization_gap"] == pytest.approx(
         seen["weighted"] - run.summary["unseen"]["selected"]["weighted"]
     )
@@ -120,7 +124,8 @@ def test_measures_are_numbers_of_the_run(tmp_path, settings):
     recorded = run.metrics.filter(run.metrics["metric"].str.starts_with("conflicts/"))["value"].sum()
     assert values["conflicts"] == recorded / 2 > 0
     assert values["rounds_to_80"] <= values["rounds_to_90"] <= 2
-    assert math.isnan(values["settled_units"]) and math.isnan(values["ratio_decline"])
+    assert math.isnan(values["settled_units"])
+    assert math.isnan(values["ratio_decline"])
 
 
 # -- checks and the ledger ----------------------------------------------------------------------------------
@@ -141,19 +146,22 @@ def moved(result, by, **changes):
 
 def test_on_the_same_machine_only_the_same_bits_will_do(result):
     check = check_result(moved(result, 1e-12), result)
-    assert check.kind == "different" and "other bits" in check.lines[0]
+    assert check.kind == "different"
+    assert "other bits" in check.lines[0]
 
 
 def test_on_another_machine_the_mean_lies_within_the_interval(result):
     assert check_result(moved(result, 1e-12, version="9"), result).kind == "within the interval"
     check = check_result(moved(result, 9.0, version="9"), result)
-    assert check.kind == "different" and check.lines[0].startswith("local: ")
+    assert check.kind == "different"
+    assert check.lines[0].startswith("local: ")
     assert not check.is_same_machine
 
 
 def test_a_claim_whose_file_has_changed_is_not_compared(result):
     check = check_result(result, result | {"definition": "other"})
-    assert check.kind == "different" and "file has changed" in check.lines[0]
+    assert check.kind == "different"
+    assert "file has changed" in check.lines[0]
 
 
 def test_the_ledger_has_a_row_per_verdict_and_says_what_is_not_run(folder, result):

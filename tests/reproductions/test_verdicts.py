@@ -1,7 +1,7 @@
 """The rules of the verdicts, worked by hand.
 
-Differences 1, 2, 3 have mean 2 and half width 4.3027 / sqrt(3) = 2.484, so the interval is [-0.484, 4.484]; 2, 3, 4 have
-[0.516, 5.484]."""
+Differences 1, 2, 3 have mean 2 and half width 4.3027 / sqrt(3) = 2.484, so the interval is [-0.484, 4.484]; 2, 3, 4
+have [0.516, 5.484]."""
 
 import math
 

@@ -79,8 +79,8 @@ def follow(
     quiet: bool,
     go_on: bool,
 ) -> bool:
-    """Run one claim, show what came out, and write or check it; whether all is well. With `go_on`, missing data are only
-    said."""
+    """Run one claim, show what came out, and write or check it; whether all is well. With `go_on`, data that are
+    missing are no error."""
     from ..reproductions.api import reproduce as carry_out
     from ..reproductions.folders import cache_of
     from ..reproductions.results import result_path, write_result

@@ -21,7 +21,7 @@ from .tunings import Settled
 from .verdicts import NOT_RUNNABLE, Difference, Verdict, judge
 
 SCHEMA = 1
-COSTS = ("seconds", "gradients", "bytes_up", "bytes_down", "peak_memory_mb")
+COSTS = ("seconds", "gradients", "bytes_up", "bytes_down", "peak_memory_mb", "refused")
 """What a result keeps of a run's summary beside its scores."""
 ClaimResult = dict[str, Any]
 """A claim's result as plain values, as in its JSON."""

@@ -48,7 +48,7 @@ def judge(relation: str, claimed: Scores, others: Mapping[str, Scores], within: 
 
     Scores stand in the order of the seeds; NaN is a run without a score.
 
-    >>> judge("higher", [0.9, 0.8, 0.9], {"fedavg": [0.7, 0.6, 0.8]}).verdict
+    >>> judge("higher", [0.9, 0.8, 0.9], {"fedavg": [0.7, 0.6, 0.9]}).verdict
     'no difference'
     >>> judge("higher", [0.9, 0.8, 0.9], {"fedavg": [0.7, 0.6, 0.69]}).verdict
     'holds'
