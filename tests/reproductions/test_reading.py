@@ -1,9 +1,14 @@
 """A claim's file is checked when it is read, before anything runs."""
 
+from pathlib import Path
+
 import pytest
 
 from idiolect.core.errors import InputError
 from idiolect.reproductions import read_claim, read_claims
+from idiolect.reproductions.tunings import list_tasks
+
+CLAIMS = Path(__file__).parents[2] / "reproductions"
 
 
 @pytest.fixture
@@ -73,3 +78,12 @@ def test_what_is_wrong_is_said_with_the_file(read, changes, words):
 def test_a_folder_without_claims_says_what_to_do(tmp_path):
     with pytest.raises(InputError, match="clone of the repository"):
         read_claims(tmp_path)
+
+
+def test_all_claims_of_the_papers_can_be_read_and_give_every_method_as_many_trials(tmp_path):
+    claims = read_claims(CLAIMS)
+    assert {claim.paper for claim in claims.values()} == {"FedLAG", "FLAYER", "LG-Mix", "pFedGate", "FedFac"}
+    for claim in claims.values():
+        list_tasks(claim, claims, tmp_path)
+        assert claim.not_runnable or all(case.settings["engine"] == "loop" for case in claim.cases)
+        assert claim.not_runnable or len(claim.seeds) >= 3

@@ -128,6 +128,15 @@ def test_measures_are_numbers_of_the_run(tmp_path, settings):
     assert math.isnan(values["ratio_decline"])
 
 
+def test_how_alike_layers_are_is_compared_below_and_in_the_head(tmp_path, settings):
+    changes = {"model": "mlp(hidden=[8])", "clients": 3, "engine": "loop"}
+    run = idiolect.run("fedavg", out=tmp_path / "run", **{**settings, **changes})
+    finished = FinishedRun(tmp_path / "run", run.summary)
+    trained, first = (list(idiolect.report.layer_similarity(run, models).values()) for models in ("trained", "first"))
+    assert MEASURES["body_above_head"](finished) == pytest.approx(trained[0] - trained[1])
+    assert MEASURES["body_growth"](finished) == pytest.approx(trained[0] - first[0])
+
+
 # -- checks and the ledger ----------------------------------------------------------------------------------
 
 

@@ -173,3 +173,33 @@ def average(table: pl.DataFrame) -> float:
     """The mean of what a table's rows recorded; NaN of none."""
     values = table["value"].to_list()
     return sum(values) / len(values) if values else math.nan
+
+
+# -- what models are like ---------------------------------------------------------------------------------
+
+
+@measure
+def body_above_head(run: FinishedRun) -> float:
+    """How much more alike clients' models are below the head than in it, by CKA, right after local training."""
+    *body, head = compare_layers(run, "trained")
+    return sum(body) / len(body) - head if body else math.nan
+
+
+@measure
+def body_growth(run: FinishedRun) -> float:
+    """How much more alike clients' models are below the head at the selected round than after the first."""
+    *trained, _ = compare_layers(run, "trained")
+    *first, _ = compare_layers(run, "first")
+    return (sum(trained) - sum(first)) / len(first) if first else math.nan
+
+
+def compare_layers(run: FinishedRun, models: str) -> list[float]:
+    """The mean CKA of each layer over pairs of clients, first to last."""
+    from ..report import layer_similarity  # with matplotlib, which few claims need
+    from ..runs import load
+
+    result = load(run.folder)
+    try:
+        return list(layer_similarity(result, models).values())
+    finally:
+        result.store.close()
