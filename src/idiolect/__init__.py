@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from . import methods as methods
     from . import models as models
     from . import report as report
+    from . import reproductions as reproductions
     from . import runs as runs
     from . import task as task
     from . import testing as testing
