@@ -211,10 +211,8 @@ def serve(
     tune_allocator()
     follow_parent()
     ignore_slow_operations()
-    if not chunk and plan.device == "cpu":  # traced tensors cannot be rearranged
-        for task in plan.tasks:
-            speed_up(task.net.module)
-    read = partial(read_slots, device=plan.device, rearrange=not chunk)
+    rearrange = not chunk and plan.device == "cpu" and all([speed_up(task) for task in plan.tasks])
+    read = partial(read_slots, device=plan.device, rearrange=rearrange)
     serial, message, download = -1, -1, {}
     while (job := jobs.get()) is not None:
         try:

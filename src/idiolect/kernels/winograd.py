@@ -25,12 +25,11 @@ FEW_CHANNELS = 4  # up to so many input channels, a tile's products stay in regi
 TILE_GROUP = 24  # tiles that are computed together, so that their products stay in the second-level cache
 
 
-def is_faster(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Sequence[int], pool: nn.MaxPool2d) -> bool:
+def is_faster(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Sequence[int], pool: Sequence[Any]) -> bool:
     """Whether `conv_pool_2x2` computes this, and faster than PyTorch: output channels must fill a vector, and input
     channels as well unless they are very few. Measured on x86 only."""
     outputs, channels, *kernel = weight.shape
-    default = (pool.padding, pool.dilation, pool.ceil_mode) in ((0, 1, False), ((0, 0), (1, 1), False))
-    pool_2x2 = default and all(size in (2, (2, 2)) for size in (pool.kernel_size, pool.stride))
+    pool_2x2 = tuple(pool) == ((2, 2), (2, 2), (0, 0), (1, 1), False)
     shapes_fit = (
         x.ndim == 4 and x.shape[1] == channels and (bias is None or (bias.shape, bias.dtype) == ((outputs,), x.dtype))
     )
