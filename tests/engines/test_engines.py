@@ -22,7 +22,7 @@ from idiolect.engines.shared_memory import Arena
 from idiolect.engines.slots import first_server
 from idiolect.engines.stackability import why_not_stackable
 from idiolect.engines.stacking import group_clients, is_plain, train_stack
-from idiolect.kernels.dense import dense_layers, find_dense
+from idiolect.kernels.dense import find_dense
 from idiolect.models import build
 from idiolect.models.text import LstmModule
 from idiolect.task.metrics import Metric
@@ -105,15 +105,6 @@ def test_plain_sgd_is_told_from_every_other_step():
     for change in ({"steps": 3}, {"slots": ("ditto.own",)}, {"data": "public"}, {"stream": ("a", "b")}):
         assert not is_plain(plan, replace(phase, **change))
     assert is_plain(plan, replace(phase, part=frozenset({"0.weight"})))
-
-
-def test_only_chains_of_linear_layers_and_relus_are_written_out():
-    x, y = torch.randn(2, 4), torch.tensor([0, 1])
-    for module in (
-        nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)),
-        nn.Sequential(nn.Linear(4, 2), nn.ReLU()),
-    ):
-        assert dense_layers(Task(module, (x, y), classes=2)) == []
 
 
 def test_clients_of_all_sizes_share_a_stack_but_not_where_padding_would_show():

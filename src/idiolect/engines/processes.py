@@ -211,8 +211,8 @@ def serve(
     tune_allocator()
     follow_parent()
     ignore_slow_operations()
-    rearrange = not chunk and plan.device == "cpu" and all([speed_up(task) for task in plan.tasks])
-    read = partial(read_slots, device=plan.device, rearrange=rearrange)
+    last = [speed_up(task) for task in plan.tasks] if not chunk and plan.device == "cpu" else [False]
+    read = partial(read_slots, device=plan.device, rearrange=all(last))
     serial, message, download = -1, -1, {}
     while (job := jobs.get()) is not None:
         try:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from .reading import Pair, Pool
 from .simd import ACCUMULATORS, LANES, VECTOR_STEP, Code, block, jit
@@ -24,8 +24,9 @@ from .winograd import conv_pool_2x2, is_faster
 def conv_pool(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pool: Pool) -> Tensor:
     """Max pooling of a convolution of stride one.
 
-    >>> conv, x, pool = nn.Conv2d(32, 3, 3, padding=1), torch.rand(4, 32, 8, 8), ((2, 2), (2, 2), (0, 0), (1, 1), False)
-    >>> torch.equal(conv_pool(x, conv.weight, conv.bias, (1, 1), pool), nn.MaxPool2d(2)(conv(x)))
+    >>> conv, x = torch.nn.Conv2d(32, 3, 3, padding=1), torch.rand(4, 32, 8, 8)
+    >>> pool = ((2, 2), (2, 2), (0, 0), (1, 1), False)
+    >>> torch.equal(conv_pool(x, conv.weight, conv.bias, (1, 1), pool), torch.nn.MaxPool2d(2)(conv(x)))
     True
     """
     needs_grad = [torch.is_grad_enabled() and leaf is not None and leaf.requires_grad for leaf in (x, weight, bias)]

@@ -82,4 +82,4 @@ def _describe(graph: fx.Graph) -> list[Any]:
 def install_forward(module: nn.Module, graph: fx.Graph) -> None:
     """Let a module compute a graph. A copy of the module computes it with the copy's parameters."""
     compiled: Any = fx.GraphModule(module, graph)
-    module.forward = MethodType(type(compiled).forward, module)  # type: ignore[method-assign]
+    module.forward = MethodType(type(compiled).forward, module)

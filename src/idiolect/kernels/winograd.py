@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from .matmul import multiply_block
 from .processor import has_avx
@@ -44,9 +44,9 @@ def conv_pool_2x2(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Seque
     """2 x 2 max pooling of a convolution of stride one, up to rounding. An input that is not finite makes the windows
     that see it not finite, and may do so to all windows whose tiles contain it; an infinity may become NaN.
 
-    >>> conv, x = nn.Conv2d(32, 20, 5, padding=1), torch.rand(4, 32, 8, 8)
+    >>> conv, x = torch.nn.Conv2d(32, 20, 5, padding=1), torch.rand(4, 32, 8, 8)
     >>> maxima = conv_pool_2x2(x, conv.weight, conv.bias, conv.padding)
-    >>> torch.allclose(maxima, nn.MaxPool2d(2)(conv(x)), atol=1e-5)
+    >>> torch.allclose(maxima, torch.nn.MaxPool2d(2)(conv(x)), atol=1e-5)
     True
     """
     (outputs, channels), (pad_rows, pad_columns) = weight.shape[:2], padding
