@@ -15,8 +15,7 @@ from torch import nn
 from idiolect import Federation, run
 from idiolect.contract import Download, methods
 from idiolect.core.errors import IdiolectError, ModelError
-from idiolect.engines import Loop, Workers, engines, resolve
-from idiolect.engines.choice import calibrate
+from idiolect.engines import Loop, Workers, engines
 from idiolect.engines.client_evaluation import evaluate, evaluate_group
 from idiolect.engines.shared_memory import Arena
 from idiolect.engines.slots import first_server
@@ -174,15 +173,6 @@ def test_an_error_in_a_metric_names_the_metric_and_the_client(engine, changes, w
     assert "while computing picky" in text
     assert f"client c2 (2), round 1, {where}\n" in f"{text}\n"
     assert "phase" not in text
-
-
-def test_auto_keeps_short_runs_with_the_loop_and_measures_long_ones(monkeypatch):
-    assert resolve("auto", tiny_plan("fedavg"))[0] == "loop"
-    assert resolve("workers(count=1)", tiny_plan("fedavg")) == ("workers(count=1)", {})
-    monkeypatch.setattr("idiolect.engines.choice.WORTHWHILE", 0.0)
-    chosen, seconds = calibrate(tiny_plan("fedavg"))
-    assert chosen == min(seconds, key=lambda text: seconds[text])
-    assert any(text.startswith("vector") for text in seconds)
 
 
 def test_a_resumed_run_keeps_the_engine_it_chose(tmp_path):

@@ -288,6 +288,7 @@ def test_every_engine_trains_what_the_loop_trains(kind, caplog):
 @pytest.mark.parametrize("kind", [GroupNormResNet, LooksAtValues], ids=lambda kind: kind.__name__)
 def test_auto_trains_what_the_loop_trains(method, kind, monkeypatch, caplog):
     monkeypatch.setattr(choice, "WORTHWHILE", 0.0)
+    monkeypatch.setattr(choice, "SHARE", 1e9)
     monkeypatch.setattr(choice, "cores", lambda: 1)
     caplog.set_level("INFO", "idiolect")
     played = play(make_plan(kind, method), lambda plan: choice.make_engine("auto", plan))
@@ -312,6 +313,7 @@ def test_auto_leaves_out_an_engine_that_fails(monkeypatch, caplog):
             raise RuntimeError("evaluation fails\nin many lines")
 
     monkeypatch.setattr(choice, "WORTHWHILE", 0.0)
+    monkeypatch.setattr(choice, "SHARE", 1e9)
     monkeypatch.setattr(choice, "cores", lambda: 2)
     monkeypatch.setattr(choice, "Workers", Failing)
     chosen, seconds = choice.calibrate(make_plan(Dense))
