@@ -164,8 +164,8 @@ def grad_input(operation: Operation, params: Mapping[str, Tensor], x: Tensor, ou
         (normal, factor), grad = normalise(operation, x), grad * weight.unsqueeze(-2)
         return factor * (grad - grad.mean(-1, keepdim=True) - normal * (grad * normal).mean(-1, keepdim=True))
     if operation.kind == RELU:
-        return torch.ops.aten.threshold_backward(grad, out, 0)
-    return torch.ops.aten.gelu_backward(grad, x) if operation.kind == GELU else grad  # type: ignore[no-any-return]
+        return torch.ops.aten.threshold_backward(grad, out, 0)  # type: ignore[no-any-return]
+    return torch.ops.aten.gelu_backward(grad, x) if operation.kind == GELU else grad
 
 
 def grad_weight(operation: Operation, weight: Tensor, x: Tensor, grad: Tensor) -> Tensor:
