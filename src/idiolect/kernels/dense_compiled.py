@@ -4,6 +4,7 @@ Used for float32 on the CPU where numba is installed. The compiled code is in `d
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
@@ -34,7 +35,7 @@ class CompiledDense(Dense):
         wanted = {name: leaf.shape for name, leaf, use in zip(self.names, leaves[3:], trained, strict=True) if use}
         (samples,), outputs = batch.y.shape, params[self.layers[-1].weight or ""].shape
         shapes = [*wanted.values(), (), *((samples, width) for width in outputs)]
-        pieces = gradients_of_one(leaves, *self.code, trained).split([*map(count, shapes)])
+        pieces = gradients_of_one(leaves, json.dumps([*self.code, trained])).split([*map(count, shapes)])
         results = [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
         grads = dict(zip(wanted, results, strict=False))
         loss, logits, features = results[-3:]
@@ -78,31 +79,26 @@ def count(shape: Sequence[int]) -> int:
 
 
 @torch.library.custom_op("idiolect::dense_gradients", mutates_args=())
-def gradients_of_one(
-    leaves: Sequence[Tensor], code: Sequence[int], eps: Sequence[float], trained: Sequence[bool]
-) -> Tensor:
+def gradients_of_one(leaves: Sequence[Tensor], network: str) -> Tensor:
     """The gradients of one client's trained parameters, its loss, logits and features, one after another, from inputs,
-    targets, sample weights and all parameters. They are one tensor since each costs time on its way through PyTorch."""
-    return gradients_of_stack([leaf[None] for leaf in leaves], code, eps, trained)[0]
+    targets, sample weights and all parameters. They are one tensor, and the network (its code, and which parameters are
+    trained) is one text, since every argument and result costs time on its way through PyTorch."""
+    return gradients_of_stack([leaf[None] for leaf in leaves], network)[0]
 
 
 @gradients_of_one.register_vmap
-def gradients_of_traced(
-    info: Any, in_dims: Any, leaves: Sequence[Tensor], code: Sequence[int], eps: Sequence[float],
-    trained: Sequence[bool],
-) -> tuple[Tensor, int]:  # fmt: skip
+def gradients_of_traced(info: Any, in_dims: Any, leaves: Sequence[Tensor], network: str) -> tuple[Tensor, int]:
     """The same for all clients that `torch.func.vmap` traces as one."""
     stacks = [
         leaf.expand(info.batch_size, *leaf.shape) if axis is None else leaf.movedim(axis, 0)
         for leaf, axis in zip(leaves, in_dims[0], strict=True)
     ]
-    return gradients_of_stack(stacks, code, eps, trained), 0
+    return gradients_of_stack(stacks, network), 0
 
 
-def gradients_of_stack(
-    leaves: Sequence[Tensor], code: Sequence[int], eps: Sequence[float], trained: Sequence[bool]
-) -> Tensor:
+def gradients_of_stack(leaves: Sequence[Tensor], network: str) -> Tensor:
     """The same for a stack of clients, [clients, ...]."""
+    code, eps, trained = read_network(network)
     if not all(map(has_memory, leaves)):
         return plain_gradients(leaves, code, eps, trained)
     x, y, weight, *params = leaves
@@ -112,13 +108,20 @@ def gradients_of_stack(
         at += count(shape) if use else 0
     last = shapes[code[-2]]
     total = at + 1 + y.shape[1] * (last[0] + last[1])
-    network = describe(tuple(code), tuple(eps), shapes, x.shape[-1], tuple((place, total) for place in places))
+    arguments = describe(code, eps, shapes, x.shape[-1], tuple((place, total) for place in places))
     results = torch.empty(len(y), total)
     array, losses = results.view(-1).numpy(), np.empty((1, len(y)), np.float32)
     samples = sample_arrays(x[None], y[None], weight[None])
     arrays = flat_arrays([leaf.contiguous() for leaf in params])
-    run_steps(arrays, (array,) * len(arrays), *network, np.array(trained), *samples, 1.0, False, losses, array, at)
+    run_steps(arrays, (array,) * len(arrays), *arguments, np.array(trained), *samples, 1.0, False, losses, array, at)
     return results
+
+
+@cache
+def read_network(network: str) -> tuple[tuple[int, ...], tuple[float, ...], tuple[bool, ...]]:
+    """The code of a network, and which of its parameters are trained."""
+    code, eps, trained = map(tuple, json.loads(network))
+    return code, eps, trained
 
 
 def has_memory(leaf: Tensor) -> bool:
