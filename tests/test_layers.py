@@ -21,7 +21,7 @@ LAYERS = [
     {"engines"},
     {"runs"},
     {"comparison"},
-    {"tuning", "advice", "report"},
+    {"tuning", "advice", "report", "reproductions"},
     {"flower"},
     {"cli", "testing"},
 ]

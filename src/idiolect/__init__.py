@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from . import methods as methods
     from . import models as models
     from . import report as report
+    from . import reproductions as reproductions
     from . import runs as runs
     from . import task as task
     from . import testing as testing
@@ -50,7 +51,7 @@ else:
     )
 
 __version__ = "0.1.0"
-__numerics__ = 2  # raised whenever the same run gives other numbers than before
+__numerics__ = 3  # raised whenever the same run gives other numbers than before
 __all__ = [
     "Batch",
     "Client",

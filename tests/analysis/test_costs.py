@@ -12,9 +12,15 @@ def test_the_papers_examples():
     gate, plain, several = costs["pfedgate"], costs["fedavg"], costs["fedem"]
     assert (gate.train, gate.infer, gate.client_traffic, gate.client_disk) == pytest.approx((1100, 550, 670, 1050))
     assert (plain.train, plain.infer, plain.client_traffic, plain.client_disk) == (2000, 1000, 1000, 1000)
-    assert (several.train, several.client_traffic, several.server_traffic) == (6000, 3000, 30_000)
+    assert several == (6000, 1000, 1, 3000, 30_000, 3000, 3000, 3000)
     hyper = costs["pfedhn"]  # (0.25 |C| + 100) |C_s| and 25 |C| + 0.25 |C|^2
     assert (hyper.server, hyper.server_disk) == ((25 + 100) * 10, 25 * 100 + 0.25 * 100**2)
+
+
+def test_one_client_alone_unless_it_is_said():
+    costs = compare_costs(1000, 50)
+    assert (costs["fedavg"].server_traffic, costs["fedem"].train) == (1000, 2 * 3 * 1000)
+    assert (costs["pfedhn"].server, costs["pfedhn"].server_disk) == (100 + 1 / 4, 100 / 4 + 1 / 4)
 
 
 def test_the_share_that_is_sent_is_that_of_the_union():

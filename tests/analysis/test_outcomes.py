@@ -59,6 +59,7 @@ def test_distances_are_per_unit_and_relative_to_the_reference():
     model = {"a.w": torch.tensor([3.0]), "a.b": torch.tensor([5.0]), "b.w": torch.zeros(2), "c.w": torch.ones(1)}
     units = {"a": ["a.w", "a.b"], "b": ["b.w"], "c": ["c.w"]}
     assert unit_distances(model, reference, units) == {"a": pytest.approx(0.2), "b": 0.0}
+    assert unit_distances({"a.b": model["a.b"]}, reference, units) == {"a": 0.25}
     assert unit_distances({**model, "b.w": torch.ones(2)}, reference, units)["b"] == math.inf
 
 

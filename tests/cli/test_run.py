@@ -73,6 +73,7 @@ def test_a_run_can_be_repeated_from_its_own_file(call, folder):
     ("text", "message"),
     [
         ("rounds: [1", "is not YAML"),
+        ("rounds: 3\nrounds: 5", "'rounds' is given twice"),
         ("- rounds", "'name: value' lines"),
         ("rouns: 3", "Did you mean rounds"),
         ("rounds: many", "rounds must be a whole number"),
@@ -86,6 +87,12 @@ def test_bad_files(call, folder, text, message):
     assert code == 2
     assert message in err
     assert [path.name for path in folder.iterdir()] == ["c.yaml"]
+
+
+def test_a_file_of_code_without_a_class_is_no_file_of_settings(call, folder):
+    (folder / "mine.py").write_text("x: int = 1")
+    code, _, err = call("run", "mine.py")
+    assert (code, "which class of that file? Write mine.py:Class" in err) == (2, True)
 
 
 def test_an_occupied_folder_is_left_alone(call, folder):

@@ -1,5 +1,6 @@
 """Code that a received folder names does not run unless it is trusted or known."""
 
+import importlib
 import importlib.util
 import py_compile
 import sys
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 import idiolect
+from idiolect.core import code as code_loading
 from idiolect.core.errors import InputError, UntrustedCodeError
 from idiolect.runs.store import Store
 
@@ -182,6 +184,69 @@ def test_a_compiled_file_beside_known_code_does_not_run(call, folder, code):
     name_code(folder / "a", method="y/evil.py:Evil")
     call("resume", "a")
     assert not Path("compiled ran").exists()
+
+
+IMPORTS = """import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+"""
+SMALL = ("--clients", "3", "--rounds", "1", "--model", "linear", "--engine", "loop", "--out", "a")
+
+
+@pytest.fixture
+def importing(code, monkeypatch):
+    """A function that names code which imports a module beside it; neither it nor what Python's path was stays."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def write(module):
+        code.write_text(f"{IMPORTS}import {module}\n{CODE}")
+
+    yield write
+    for module in [name for name in sys.modules if name.startswith("beside")]:
+        del sys.modules[module]
+
+
+def forget(module):
+    """What a new process does not have."""
+    code_loading._modules.clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+@pytest.mark.parametrize("module", ["beside_a", "beside_b.inner"])
+def test_what_known_code_imports_must_be_known_too(call, folder, code, importing, module):
+    importing(module)
+    file = code.parent / f"{module.replace('.', '/')}.py"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("value = 1\n")
+    assert call("run", "x/evil.py:Evil", *SMALL)[0] == 0
+    forget(module.partition(".")[0])
+    assert call("resume", "a")[0] == 0
+    forget(module.partition(".")[0])
+    file.write_text("from pathlib import Path\nPath('imported').touch()\n")
+    status, _, err = call("resume", "a")
+    assert (status, "--trust" in err, err.count("\n")) == (2, True, 1)
+    assert f"names x/evil.py:Evil, which imports the code in {file}" in err
+    assert not Path("imported").exists()
+
+
+def test_a_compiled_file_beside_an_imported_one_does_not_run(call, folder, code, importing):
+    importing("beside_c")
+    file, other = code.parent / "beside_c.py", folder / "other.py"
+    file.write_text("value = 1\n")
+    assert call("run", "x/evil.py:Evil", *SMALL)[0] == 0
+    forget("beside_c")
+    other.write_text("from pathlib import Path\nPath('imported').touch()\n")
+    compiled = importlib.util.cache_from_source(str(file))
+    py_compile.compile(str(other), compiled, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    assert call("resume", "a")[0] == 0
+    forget("beside_c")
+    file.unlink()
+    Path(compiled).rename(file.with_suffix(".pyc"))  # which Python takes where there is no text
+    assert call("resume", "a")[0] == 2
+    assert not Path("imported").exists()
 
 
 def test_settings_of_a_folder_import_no_module(folder, received, monkeypatch):

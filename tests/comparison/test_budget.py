@@ -4,9 +4,11 @@ import pytest
 import yaml
 
 import idiolect
+from idiolect import comparison
 from idiolect.comparison.api import resume_comparison
 from idiolect.comparison.budget import RoundCost
 from idiolect.core.errors import InputError
+from idiolect.core.registry import describe
 from idiolect.report.folders import read_study
 
 SETTINGS = {"data": "digits", "clients": 4, "rounds": 8, "seeds": 1, "engine": "loop"}
@@ -32,6 +34,21 @@ def test_a_comparison_goes_on_with_the_rounds_it_began_with(tmp_path):
     assert (spec["budget"], spec["rounds_of"]) == ("gradients", {"fedavg": 8, "ditto": 4})
     after = resume_comparison(tmp_path / "a")
     assert [row.scores for row in after.rows] == [row.scores for row in before.rows]
+
+
+def test_what_was_measured_is_not_measured_again_but_for_what_is_added_or_run_anew(tmp_path, monkeypatch):
+    measured, fit = [], comparison.api.fit_methods
+
+    def watch(methods, *rest):
+        measured.append([describe(method) for method in methods])
+        return fit(methods, *rest)
+
+    monkeypatch.setattr(comparison.api, "fit_methods", watch)
+    few = {**SETTINGS, "rounds": 3}
+    for names, rerun in (("fedavg", ()), ("fedavg, ditto", ()), ("fedavg, ditto", "ditto")):
+        board = idiolect.compare(names, budget="gradients", out=tmp_path / "a", rerun=rerun, **few)
+    assert measured == [["fedavg"], ["ditto"], ["ditto"]]
+    assert board.protocol["rounds_of"] == {"fedavg": 3, "ditto": 2}
 
 
 def test_a_report_accepts_rounds_that_differ_by_budget(tmp_path):

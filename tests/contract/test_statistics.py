@@ -22,6 +22,15 @@ def test_all_batches_count_alike_and_what_was_there_before_does_not_count():
     assert torch.allclose(model["buffers"]["1.running_var"], first.var(1).mean(0), atol=1e-6)
 
 
+def test_a_batch_of_one_has_no_variance_and_does_not_count():
+    plan = tiny_plan("fedavg", norm=True, norm_stats="recompute", batch_size=13)  # of 14 samples
+    ctx, model = personal_model(plan)
+    x, _ = plan.split(0, "train")
+    short = take_batch(plan)._replace(x=x[:1])
+    assert plan.method.recompute_statistics(ctx, model, short)["buffers"] == model["buffers"]
+    assert torch.isfinite(adapt_model(plan, ctx, model, unseen=False)["buffers"]["1.running_var"]).all()
+
+
 def test_they_are_computed_before_predicting_only_where_the_run_asks_for_it():
     phases = {
         policy: [phase.name for phase in adapt_phases(context_of(tiny_plan("fedavg", norm=True, norm_stats=policy)))]

@@ -4,14 +4,17 @@ import gzip
 import tarfile
 import zipfile
 
+import h5py
 import numpy as np
 import pytest
 import torch
+from scipy.io import savemat
 
 import idiolect
 from idiolect.core.errors import DataError, InputError
 from idiolect.data.formats.archives import extract
 from idiolect.data.formats.files import read_bytes
+from idiolect.data.formats.packed import count_unpacked, read_hdf5, read_mat
 
 ROWS = "client,x,target\na,{x},{y}\na,1,1\na,0,0\nb,2,0\nb,3,1\n"
 
@@ -68,6 +71,9 @@ def bombs(tmp_path, monkeypatch):
     (tmp_path / "a.txt").unlink()
     (tmp_path / "a.gz").write_bytes(gzip.compress(content))
     np.savez_compressed(tmp_path / "b.npz", x=np.zeros((10**6, 1)), y=np.zeros(10**6, int))
+    savemat(tmp_path / "c.mat", {"fts": np.zeros((10**6, 10), np.uint8), "labels": 1}, do_compression=True)
+    with h5py.File(tmp_path / "d.h5", "w") as made:
+        made.create_dataset("all/data", (10**7,), "u1")  # whose zeros are nowhere
     return tmp_path
 
 
@@ -76,6 +82,8 @@ def use(folder):
     yield lambda: extract(folder / "a.tar.xz", folder / "out")
     yield lambda: read_bytes(folder / "a.gz")
     yield lambda: idiolect.data.load(f"npz:{folder / 'b.npz'}", clients=2)
+    yield lambda: read_mat(folder / "c.mat", ["fts", "labels"])
+    yield lambda: read_hdf5(folder / "d.h5", ["all/data"])
 
 
 def test_what_unpacks_to_far_too_much_is_refused(bombs):
@@ -92,6 +100,28 @@ def test_a_setting_raises_the_limit(bombs, monkeypatch):
     monkeypatch.setenv("IDIOLECT_MAX_UNPACKED_GB", "much")
     with pytest.raises(DataError, match="number of gigabytes"):
         read_bytes(bombs / "a.gz")
+
+
+def test_the_compressed_variables_of_a_matlab_file_are_counted(tmp_path):
+    """Each has 56 bytes besides its numbers, which are filled up to eight."""
+    held = {"a": np.zeros((100, 10), np.uint8), "b": np.zeros((3, 8))}
+    for compressed, wanted in ((True, 1000 + 192 + 2 * 56), (False, 0)):
+        savemat(tmp_path / "a.mat", held, do_compression=compressed)
+        assert count_unpacked(tmp_path / "a.mat") == wanted
+    savemat(tmp_path / "a.mat", held, format="4")
+    assert count_unpacked(tmp_path / "a.mat") == 0
+    assert read_mat(tmp_path / "a.mat", ["b"])["b"].shape == (3, 8)
+
+
+def test_what_is_no_array_of_numbers_in_an_hdf5_file_is_refused(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as made:
+        made["all/words"], made["all/data"] = ["a", "b"], np.arange(3)
+    assert read_hdf5(tmp_path / "a.h5", ["all/data"])[0].tolist() == [0, 1, 2]
+    for key in ("all", "all/words"):
+        with pytest.raises(DataError, match=f"{key} is no array of numbers"):
+            read_hdf5(tmp_path / "a.h5", [key])
+    with pytest.raises(DataError, match="cannot be read"):
+        read_hdf5(tmp_path / "a.h5", ["all/missing"])
 
 
 def test_a_zip_that_lies_about_its_size_unpacks_to_no_more(bombs):

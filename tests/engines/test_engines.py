@@ -15,14 +15,13 @@ from torch import nn
 from idiolect import Federation, run
 from idiolect.contract import Download, methods
 from idiolect.core.errors import IdiolectError, ModelError
-from idiolect.engines import Loop, Workers, engines, resolve
-from idiolect.engines.choice import calibrate
+from idiolect.engines import Loop, Workers, engines
 from idiolect.engines.client_evaluation import evaluate, evaluate_group
 from idiolect.engines.shared_memory import Arena
 from idiolect.engines.slots import first_server
 from idiolect.engines.stackability import why_not_stackable
 from idiolect.engines.stacking import group_clients, is_plain, train_stack
-from idiolect.kernels.dense import dense_layers, find_dense
+from idiolect.kernels.dense import find_dense
 from idiolect.models import build
 from idiolect.models.text import LstmModule
 from idiolect.task.metrics import Metric
@@ -107,15 +106,6 @@ def test_plain_sgd_is_told_from_every_other_step():
     assert is_plain(plan, replace(phase, part=frozenset({"0.weight"})))
 
 
-def test_only_chains_of_linear_layers_and_relus_are_written_out():
-    x, y = torch.randn(2, 4), torch.tensor([0, 1])
-    for module in (
-        nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)),
-        nn.Sequential(nn.Linear(4, 2), nn.ReLU()),
-    ):
-        assert dense_layers(Task(module, (x, y), classes=2)) == []
-
-
 def test_clients_of_all_sizes_share_a_stack_but_not_where_padding_would_show():
     plan = tiny_plan("fedavg")
     assert [len(group) for group in group_clients(plan, 0, dict.fromkeys(range(5)), Download({}))] == [5]
@@ -183,15 +173,6 @@ def test_an_error_in_a_metric_names_the_metric_and_the_client(engine, changes, w
     assert f"while computing picky: {__file__}, line " in text
     assert f"client c2 (2), round 1, {where}\n" in f"{text}\n"
     assert "phase" not in text
-
-
-def test_auto_keeps_short_runs_with_the_loop_and_measures_long_ones(monkeypatch):
-    assert resolve("auto", tiny_plan("fedavg"))[0] == "loop"
-    assert resolve("workers(count=1)", tiny_plan("fedavg")) == ("workers(count=1)", {})
-    monkeypatch.setattr("idiolect.engines.choice.WORTHWHILE", 0.0)
-    chosen, seconds = calibrate(tiny_plan("fedavg"))
-    assert chosen == min(seconds, key=lambda text: seconds[text])
-    assert any(text.startswith("vector") for text in seconds)
 
 
 def test_a_resumed_run_keeps_the_engine_it_chose(tmp_path):

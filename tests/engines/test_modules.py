@@ -83,6 +83,35 @@ class BatchNormAndPool(Image):
         return self.layers(x)
 
 
+class ResidualBatchNorm(Image):
+    def build(self):
+        self.stem, self.conv = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+
+    def body(self, x):
+        x = self.stem(x)
+        return F.max_pool2d(F.relu(self.norm(self.conv(x)) + x), 2)
+
+
+class ChannelsLastNorm(Image):
+    def build(self):
+        self.conv, self.norm = nn.Conv2d(2, 4, 3), nn.LayerNorm(4)
+
+    def body(self, x):
+        return F.gelu(self.norm(self.conv(x).permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
+
+
+class Views(Image):
+    """`view` after a convolution, in a module that cannot be traced: it needs the usual memory format."""
+
+    def build(self):
+        self.conv = nn.Conv2d(2, 4, 3)
+
+    def body(self, x):
+        x = F.max_pool2d(F.relu(self.conv(x)), 2)
+        return x.view(len(x), -1).view(x.shape)
+
+
 class WeightNorm(Image):
     def build(self):
         self.conv = parametrizations.weight_norm(nn.Conv2d(2, 4, 3))
@@ -241,7 +270,20 @@ class Bag(nn.Module):
 
 INPUTS = {Image: (2, 6, 6), Dense: (6,), NoDropout: (6,), Series: (5, 4)}
 STACKED = [GroupNormResNet, InstanceNorm, TrackingInstanceNorm, Depthwise, Transposed, BatchNormAndPool, WeightNorm]
-STACKED += [OwnBatchStatistics, InPlace, Tied, Frozen, NoDropout, Convolved, Attention, Transformer, Bag]
+STACKED += [
+    ResidualBatchNorm,
+    ChannelsLastNorm,
+    Views,
+    OwnBatchStatistics,
+    InPlace,
+    Tied,
+    Frozen,
+    NoDropout,
+    Convolved,
+    Attention,
+    Transformer,
+    Bag,
+]
 REASONS = {
     FunctionalDropout: "draws random numbers",
     DropoutLayer: "has a Dropout",
@@ -284,10 +326,21 @@ def test_every_engine_trains_what_the_loop_trains(kind, caplog):
     assert reason in caplog.text
 
 
+@pytest.mark.parametrize("method", ["ditto", "fedrep", "scaffold"])
+@pytest.mark.parametrize("kind", [*STACKED, *REASONS], ids=lambda kind: kind.__name__)
+def test_every_engine_trains_it_by_other_methods(kind, method, caplog):
+    """Two models per client, phases that train a part, and a state of the server's."""
+    reference = play(make_plan(kind, method))
+    for text in ("workers(count=1)", "vector(chunk=3, count=1)"):
+        require_equal(reference, play(make_plan(kind, method), engines.build(text).make), text, 1e-3)
+    assert caplog.text.count("one by one") == (kind in REASONS)
+
+
 @pytest.mark.parametrize("method", ["ditto", "fedper", "pfedgate", "fedlag"])
 @pytest.mark.parametrize("kind", [GroupNormResNet, LooksAtValues], ids=lambda kind: kind.__name__)
 def test_auto_trains_what_the_loop_trains(method, kind, monkeypatch, caplog):
     monkeypatch.setattr(choice, "WORTHWHILE", 0.0)
+    monkeypatch.setattr(choice, "SHARE", 1e9)
     monkeypatch.setattr(choice, "cores", lambda: 1)
     caplog.set_level("INFO", "idiolect")
     played = play(make_plan(kind, method), lambda plan: choice.make_engine("auto", plan))
@@ -312,6 +365,7 @@ def test_auto_leaves_out_an_engine_that_fails(monkeypatch, caplog):
             raise RuntimeError("evaluation fails\nin many lines")
 
     monkeypatch.setattr(choice, "WORTHWHILE", 0.0)
+    monkeypatch.setattr(choice, "SHARE", 1e9)
     monkeypatch.setattr(choice, "cores", lambda: 2)
     monkeypatch.setattr(choice, "Workers", Failing)
     chosen, seconds = choice.calibrate(make_plan(Dense))

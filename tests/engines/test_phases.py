@@ -1,5 +1,6 @@
 """The batches of a phase: how many, in which order, with which noise, and what its context knows."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -54,6 +55,16 @@ def test_under_batch_normalisation_a_last_batch_of_one_is_dropped(length, per_ep
     plan = tiny_plan("fedavg", norm=True)
     passes = count_passes(plan, Phase(plan.method.step), plan.tasks[0], length)
     assert passes == (length, 4, per_epoch, 2 * per_epoch)
+
+
+@pytest.mark.parametrize(("method", "norm"), [("fedavg", True), ("pfedgate", False)])
+@pytest.mark.parametrize("length", [1, 5])
+def test_a_phase_that_trains_nothing_looks_at_all_samples(method, norm, length):
+    """Neither batch normalisation nor a method that trains on two samples or more keeps it from a last one."""
+    plan = tiny_plan(method, norm=norm)
+    looking = Phase(plan.method.step, slots=(), epochs=1)
+    assert count_passes(plan, looking, plan.tasks[0], length).steps == math.ceil(length / 4)
+    assert count_passes(plan, Phase(plan.method.step, epochs=1), plan.tasks[0], length).steps == length // 4
 
 
 def test_a_phase_that_trains_nothing_counts_no_steps():

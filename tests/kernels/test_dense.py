@@ -2,13 +2,56 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from idiolect import Batch, Task
 from idiolect.contract.gradients import Autograd
 from idiolect.kernels import find_dense
-from idiolect.kernels.dense import Dense, dense_layers
+from idiolect.kernels.dense import Dense
+from idiolect.kernels.dense_reading import read_dense
 
+
+class Functions(nn.Module):
+    """Layers and functions, as people write them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(36, 20), nn.Linear(20, 5)
+
+    def forward(self, x):
+        x = F.relu(self.first(x.view(x.size(0), -1)))
+        return self.second(x)
+
+
+class Residual(nn.Module):
+    """Normalisations, GELUs and two ways that meet, one of them the input's."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.start = nn.LayerNorm(17), nn.Linear(17, 33)
+        self.body = nn.Sequential(
+            nn.LayerNorm(33, eps=1e-3, bias=False), nn.Linear(33, 40), nn.GELU(), nn.Linear(40, 33)
+        )
+        self.shortcut, self.head = nn.Linear(17, 33, bias=False), nn.Linear(33, 4)
+
+    def forward(self, x):
+        y = F.gelu(self.start(self.norm(x)))
+        y = y + self.body(y)
+        y += torch.relu(self.shortcut(x))
+        return self.head(y + y)
+
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.body, self.head = nn.Embedding(11, 19), nn.Linear(19, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(F.relu(self.body(self.embed(x).mean(dim=1))))
+
+
+torch.manual_seed(0)
 NETWORKS = {
     "two layers": nn.Sequential(nn.Flatten(), nn.Linear(36, 20), nn.ReLU(), nn.Linear(20, 5)),
     "one layer": nn.Sequential(nn.Linear(3, 2)),
@@ -16,23 +59,33 @@ NETWORKS = {
     "deep": nn.Sequential(
         nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 70), nn.Linear(70, 16), nn.ReLU(), nn.Linear(16, 3)
     ),
+    "functions": Functions(),
+    "residual": Residual(),
+    "tokens": Tokens(),
+}
+INPUTS = {
+    "two layers": (4, 9),
+    "one layer": (3,),
+    "no biases": (17,),
+    "deep": (64,),
+    "functions": (4, 9),
+    "residual": (17,),
 }
 
 
 def make(name, samples, kind="compiled"):
     torch.manual_seed(0)
     module = NETWORKS[name]
-    inputs, classes = (
-        next(layer for layer in module if isinstance(layer, nn.Linear)).in_features,
-        module[-1].out_features,
-    )
-    shape = (4, 9) if name == "two layers" else (inputs,)
-    batch = Batch(torch.randn(samples, *shape), torch.arange(samples) % classes, torch.rand(samples).round() + 0.1)
+    x = torch.randint(0, 11, (samples, 6)) if name == "tokens" else torch.randn(samples, *INPUTS[name])
+    classes = module(x).shape[1]
+    batch = Batch(x, torch.arange(samples) % classes, torch.rand(samples).round() + 0.1)
     task = Task(module, (batch.x[:2], batch.y[:2]), classes=classes)
     if kind == "compiled":
         pytest.importorskip("numba")
-        return task, find_dense(task), batch
-    return task, Dense(dense_layers(task)), batch
+        dense = find_dense(task)
+        assert type(dense).__name__ == "CompiledDense"
+        return task, dense, batch
+    return task, Dense(tuple(read_dense(task))), batch
 
 
 @pytest.mark.parametrize("kind", ["compiled", "plain"])
@@ -60,15 +113,26 @@ def test_only_what_is_trained_has_a_gradient(kind):
     torch.testing.assert_close(grad.slots["own"], grads["own"], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("part", [None, frozenset({"2.weight", "2.bias"})])
-def test_compiled_steps_are_those_of_pytorch(part):
+@pytest.mark.parametrize(
+    ("network", "part"),
+    [
+        *(("no biases", None), ("no biases", frozenset({"2.weight"})), ("residual", None), ("tokens", None)),
+        *(("residual", frozenset({"start.bias", "head.weight"})), ("tokens", frozenset({"body.weight", "body.bias"}))),
+    ],
+)
+def test_compiled_steps_are_those_of_pytorch(network, part):
     steps, clients, rows, samples = 3, 4, 3, 13
-    x, y = torch.randn(steps, rows, samples, 17), torch.randint(0, 10, (steps, rows, samples))
+    x = (
+        torch.randint(0, 11, (steps, rows, samples, 6))
+        if network == "tokens"
+        else torch.randn(steps, rows, samples, 17)
+    )
+    y = torch.randint(0, 3, (steps, rows, samples))
     batches = Batch(x, y, torch.ones(y.shape))
     batches.weight[:, -1, 5:] = 0
     ends = []
     for kind in ("compiled", "plain"):
-        task, dense, _ = make("no biases", samples, kind)
+        task, dense, _ = make(network, samples, kind)
         torch.manual_seed(1)
         params = {name: torch.randn(clients, *leaf.shape) / 5 for name, leaf in task.net.params.items()}
         work = {"params": params, "log": {"loss": torch.zeros(clients), "samples": torch.zeros(clients)}}
@@ -113,6 +177,14 @@ def test_targets_and_inputs_that_do_not_fit_are_errors_and_touch_no_memory():
         dense.grad("params", task.net.params, batch._replace(x=torch.randn(8, 35)), None)
 
 
+def test_tokens_that_have_no_embedding_are_errors():
+    task, dense, batch = make("tokens", 8)
+    for token in (-1, 11):
+        batch.x[3, 2] = token
+        with pytest.raises(IndexError, match="not among those"):
+            dense.grad("params", task.net.params, batch, None)
+
+
 def test_without_numba_and_in_double_precision_it_is_pytorch(monkeypatch):
     task, dense, batch = make("two layers", 8)
     assert type(dense).__name__ == "CompiledDense"
@@ -120,13 +192,17 @@ def test_without_numba_and_in_double_precision_it_is_pytorch(monkeypatch):
     double_grad = dense.grad("params", double, batch._replace(x=batch.x.double(), weight=batch.weight.double()), None)
     assert double_grad.tree["1.weight"].dtype == torch.float64
     monkeypatch.setitem(sys.modules, "idiolect.kernels.dense_compiled", None)
-    assert type(find_dense(task)) is Dense
+    assert type(find_dense(task.twin())) is Dense
 
 
-def test_gradients_can_be_differentiated_again_and_traced_twice():
+@pytest.mark.parametrize("network", ["two layers", "residual"])
+def test_gradients_can_be_differentiated_again_and_traced_twice(network):
     """Inside of other transforms of `torch.func`, PyTorch computes the gradient."""
-    task, dense, batch = make("two layers", 8)
-    plain, stacks = Dense(dense.layers), {name: torch.stack([leaf, -leaf]) for name, leaf in task.net.params.items()}
+    task, dense, batch = make(network, 8)
+    plain, stacks = (
+        Dense(dense.operations),
+        {name: torch.stack([leaf, -leaf]) for name, leaf in task.net.params.items()},
+    )
 
     def norm(network):
         def of_params(params):
@@ -151,3 +227,56 @@ def test_gradients_can_be_differentiated_again_and_traced_twice():
         twice,
     ):
         torch.testing.assert_close(nested(dense)(stacks), nested(plain)(stacks), rtol=1e-4, atol=1e-6)
+
+
+class Odd(Functions):
+    """What a graph does not show, or a dense network does not compute."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.compute = forward
+
+    def forward(self, x):
+        return self.compute(self, x.flatten(1))
+
+
+def without_gradient(net, x):
+    with torch.no_grad():
+        x = net.first(x)
+    return net.second(F.relu(x))
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda net, x: net.second(torch.tanh(net.first(x))),
+        lambda net, x: net.second(F.relu(net.first(x))).relu(),
+        lambda net, x: net.second(F.relu(net.first(x))) * 2,
+        lambda net, x: net.second(F.relu(net.first(x)) + 1),
+        lambda net, x: net.second(F.gelu(net.first(x), approximate="tanh")),
+        lambda net, x: F.linear(F.relu(net.first(x)), net.second.weight),
+        lambda net, x: net.second(F.dropout(F.relu(net.first(x)), 0.5, net.training)),
+        without_gradient,
+    ],
+)
+def test_anything_else_is_left_to_pytorch(forward):
+    x, y = torch.randn(4, 36), torch.tensor([0, 1, 2, 3])
+    assert find_dense(Task(Odd(forward), (x, y), classes=5)) is None
+
+
+def test_a_head_that_is_not_the_last_layer_has_its_own_features():
+    x, y = torch.randn(4, 36), torch.tensor([0, 1, 2, 3])
+    assert find_dense(Task(Functions(), (x, y), classes=5, head="first")) is None
+    assert find_dense(Task(Functions(), (x, y), classes=5, head="second")) is not None
+    assert find_dense(Task(Functions(), (x, y), loss=lambda out, y: F.cross_entropy(out, y, reduction="none"))) is None
+
+
+def test_the_gelu_is_pytorchs():
+    operations = pytest.importorskip("idiolect.kernels.dense_operations", reason="numba is not installed")
+    x = torch.linspace(-12, 12, 4001).requires_grad_()
+    (slope,) = torch.autograd.grad(F.gelu(x).sum(), x)
+    out, flow = torch.zeros(2, 4001)
+    operations.gelu(x.detach().numpy(), out.numpy())
+    operations.gelu_backward(torch.ones(4001).numpy(), x.detach().numpy(), flow.numpy(), True)
+    torch.testing.assert_close(out, F.gelu(x).detach(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(flow, slope, rtol=1e-5, atol=2e-6)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 winograd = pytest.importorskip("idiolect.kernels.winograd", reason="numba is not installed")
-from idiolect.kernels.conv_pool import conv_pool  # noqa: E402
+from idiolect.kernels import conv_pool as joined  # noqa: E402
+from idiolect.kernels.reading import pair  # noqa: E402
 
 LANES, GROUP = winograd.LANES, winograd.TILE_GROUP
 MANY = (LANES, LANES + 1, 2 * LANES - 1, 3 * LANES)
@@ -81,6 +82,12 @@ def test_kernels_and_biases_that_are_not_numbers_are_not_lost():
 
 class Refused(Exception):
     """PyTorch was not asked."""
+
+
+def conv_pool(conv, pool, x):
+    """A convolution and a max pooling as one step."""
+    options = [pair(each) for each in (pool.kernel_size, pool.stride, pool.padding, pool.dilation)]
+    return joined.conv_pool(x, conv.weight, conv.bias, conv.padding, (*options, pool.ceil_mode))
 
 
 @pytest.fixture

@@ -211,6 +211,14 @@ def test_without_a_held_out_sample_the_accuracy_stays_what_it_was():
     assert train(plan, 4, 0, None, download).state["flayer.accuracy"]["share"].item() == 0.0
 
 
+def test_a_single_held_out_sample_is_measured_on_under_batch_normalisation_too():
+    plan = tiny_plan("flayer(acc_source=holdout, holdout_share=0.1)", norm=True)
+    assert len(plan.split(0, "holdout")[0]) == 1
+    client = {**first_client(plan.context(0, 0)), "flayer.accuracy": {"share": torch.tensor(0.3)}}
+    after = train(plan, 0, 1, client, first_download(plan).of(0)).state
+    assert after["flayer.accuracy"]["share"].item() in (0.0, 1.0)
+
+
 def test_the_running_accuracy_is_that_of_the_last_epoch():
     """With learning rate 0 the model stays the initial one, so every epoch counts the same right answers once."""
     plan, download, outcome = first_round("flayer(acc_source=running)", lr=0.0, epochs=3)

@@ -124,6 +124,14 @@ def test_a_head_that_is_never_called_shows_no_features():
         check_head("gpfl", task)
 
 
+def test_lazy_layers_are_refused_until_their_shapes_are_known():
+    module = nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(), nn.Linear(5, 3))
+    with pytest.raises(ModelError, match=r"lazy layers.* call it once on a batch of inputs"):
+        Task(module, (X, Y), classes=3)
+    module(X)
+    assert Task(module, (X, Y), classes=3).names[0] == "0.weight"
+
+
 def test_a_model_of_normalisation_alone_trains_but_has_no_head():
     task = Task(nn.Sequential(nn.BatchNorm1d(6)), (X, Y), classes=3)
     assert task.loss(task.net.params, task.net.buffers, Batch(X, Y, torch.ones(4))).loss.isfinite()

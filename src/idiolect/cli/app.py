@@ -30,6 +30,7 @@ from .figures import figures
 from .methods import methods
 from .partition import partition
 from .report import report
+from .reproduce import reproduce
 from .resume import resume
 from .run import run
 from .tune import tune
@@ -53,7 +54,7 @@ def unwrap(text: str) -> str:
 
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Start here": (demo, advise),
-    "Train": (run, compare, resume, tune, watch),
+    "Train": (run, compare, resume, tune, watch, reproduce),
     "Report": (report, figures),
     "Use": (export, deploy),
     "Look around": (methods, data, partition),

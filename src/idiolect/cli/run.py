@@ -65,7 +65,7 @@ def read_what(
     what: str | None, settings: Mapping[str, Any], trust: bool, override: Sequence[str] | None
 ) -> dict[str, Any]:
     """The settings of a run whose argument is a method, a file of settings, or missing."""
-    if what is None or what.endswith((".yaml", ".yml")) or Path(what).is_file():
+    if what is None or what.endswith((".yaml", ".yml")) or (Path(what).is_file() and not what.endswith(".py")):
         return gather_settings(None if what is None else Path(what), settings, trust, override or ())
     if settings.get("method", what) != what:
         raise InputError(f"the method is given twice, as {what} and as --method {settings['method']}; give it once")

@@ -30,6 +30,7 @@ from .folder import (
     check_folder,
     list_runs,
     read_finished,
+    read_measured,
     read_spec,
     record_run,
     remove_runs,
@@ -111,12 +112,14 @@ def compare(
         resolve_own("rates", "lr", rates, names),
         resolve_own("rounds_of", "rounds", rounds_of, names),
     )
+    anew = resolve_rerun(rerun, names)
     if budget == "gradients":
+        measured = {name: n for name, n in read_measured(folder).items() if name in names and name not in anew}
+        own_rounds = resolve_own("rounds_of", "rounds", measured, names) | own_rounds
         first_seed, open_methods = seed_list[0], [m for m in chosen if describe(m) not in own_rounds]
         allowed = conditions[first_seed].fedavg_gradients
         own_rounds |= fit_methods(open_methods, replace(config, seed=first_seed), objects, allowed)
     specs = list_runs(chosen, config, seed_list, own_rates, own_rounds, folder)
-    anew = resolve_rerun(rerun, names)
     kept = [spec for spec in specs if spec.config.method not in anew]
     done = {spec.label: read_finished(spec, conditions[spec.config.seed]) for spec in kept}
     summaries = {label: summary for label, summary in done.items() if summary is not None}

@@ -89,6 +89,14 @@ def read_spec(path: Path) -> dict[str, Any]:
     return values
 
 
+def read_measured(folder: Path | None) -> dict[str, int]:
+    """The rounds of methods that were measured for a budget in gradients when a comparison began, if any were."""
+    if folder is None or not (folder / SPEC).is_file():
+        return {}
+    stored = read_spec(folder / SPEC)
+    return dict(stored.get("rounds_of", {})) if stored.get("budget") == "gradients" else {}
+
+
 def check_folder(folder: Path, config: Config, names: Sequence[str], seeds: Sequence[int]) -> None:
     """Refuse a folder that holds something else, or a comparison under other settings, or finished runs of methods
     and seeds that no longer take part."""

@@ -23,7 +23,8 @@ class Phase:
             phases, and two lambdas are never equal.
         name: what the method calls it; records and errors do, too.
         slots: the slots it trains; their optimiser state is made fresh each round. A phase that trains none only looks
-            at data, and does not count as local steps.
+            at data, all of them (a last batch of one is dropped only where it cannot be trained on), and does not count
+            as local steps.
         part: names of the model's parameters that it trains; None is all of them.
         before: (ctx, work) -> work, once, before the phase's first step.
         epochs: passes over the data; None is the run's local epochs.

@@ -24,7 +24,10 @@ def recompute_statistics(ctx: ClientContext, model: Slots, batch: Batch) -> Slot
 
 
 def running_statistics(ctx: ClientContext, params: Tree, buffers: Tree, batch: Batch) -> Tree:
-    """One network's buffers after one more batch of a pass in which all batches of the client count alike."""
+    """One network's buffers after one more batch of a pass in which all batches of the client count alike; a batch of
+    one has no variance and does not count."""
+    if len(batch.x) < 2 and ctx.task.has_batchnorm:
+        return buffers
     momentum = ctx.task.stat_momentum
     blank = {n: torch.zeros_like(leaf) if n in momentum else leaf for n, leaf in buffers.items()}
     after = ctx.task.forward(params, blank, batch.x, train=True).buffers

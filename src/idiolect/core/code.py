@@ -17,6 +17,7 @@ from typing import Any
 from .beside import Files, gather_imports, importing
 from .errors import IdiolectError, InputError, UnknownNameError
 from .expressions import names_code
+from .imports import checked_imports
 from .options import did_you_mean
 from .trust import allow_code
 
@@ -60,9 +61,12 @@ def _load_file(path: Path, name: str) -> ModuleType:
     path, content = path.resolve(), path.read_bytes()
     beside = gather_imports(path, content)
     whole = b"\n".join([content, *(text for _, text in beside.values())])
-    allow_code(name, whole, path)
+    allow_code(name, content, path)
+    for file, text in beside.values():
+        allow_code(name, text, file, imported=True)
     if (path, whole) not in _modules:
-        _modules[path, whole] = _run_file(path, content, beside)
+        with checked_imports(name):
+            _modules[path, whole] = _run_file(path, content, beside)
     return _modules[path, whole]
 
 
@@ -74,7 +78,7 @@ def _load_module(module: str, name: str, kind: str) -> ModuleType:
             " path/to/file.py:Name"
         )
     allow_code(name, file.read_bytes(), file)
-    with user_code(f"the module {module} cannot be imported"):
+    with user_code(f"the module {module} cannot be imported"), checked_imports(name):
         return importlib.import_module(module)
 
 

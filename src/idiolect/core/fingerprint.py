@@ -7,7 +7,6 @@ import functools
 import hashlib
 import inspect
 import sys
-import sysconfig
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -20,11 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .imports import INSTALLED
+
 LENGTH = 12
 LIBRARIES = frozenset({"idiolect", "torch", "numpy", *sys.stdlib_module_names})
 """Packages whose code is named, but not read."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, Path, Enum, np.generic, torch.dtype, torch.device)
-_INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def fingerprint(thing: Any, tensors: bool = True) -> str:
@@ -159,7 +159,7 @@ class _Walk:
                 continue
             seen.add(module.__name__)
             texts.append(_plain_source(Path(str(module.__file__)).read_text(encoding="utf-8")))
-            waiting += [other for other in _list_imports(module) if not str(other.__file__).startswith(_INSTALLED)]
+            waiting += [other for other in _list_imports(module) if not str(other.__file__).startswith(INSTALLED)]
         self.add(*sorted(texts))
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import UntrustedCodeError
 from .files import home
@@ -31,9 +32,18 @@ class Origin:
     own: frozenset[str]
 
 
+class Loaded(NamedTuple):
+    """The file that code is in, and the hash of both with its name."""
+
+    path: Path
+    digest: str
+
+
 _origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
-_loaded: dict[str, str] = {}
-"""The hash of every code that was loaded, by the name that it was asked for."""
+_loaded: dict[str, Loaded] = {}
+"""Code that was loaded, by the name that it was asked for."""
+_imported: dict[Path, set[str]] = {}
+"""The hashes of the files that such a file imports."""
 
 
 @contextmanager
@@ -51,24 +61,29 @@ def named_by(place: str | Path, trust: bool = False, own: Iterable[str] = ()) ->
         _origin.reset(token)
 
 
-def allow_code(name: str, content: bytes, path: Path) -> None:
-    """Raise an error if the code that `name` asks for, out of a file with this content, may not run. What is known is
-    known together with its name, so that nothing else in the file may be called."""
-    digest = hashlib.sha256(f"{name.rpartition(':')[2]}\n".encode() + content).hexdigest()
-    origin = _origin.get()
+def allow_code(name: str, content: bytes, path: Path, imported: bool = False) -> None:
+    """Raise an error if code may not run: what `name` asks for, out of a file with this content, or a file that this
+    imports. What is named is known together with its name, so that nothing else in the file may be called."""
+    asked = "" if imported else name.rpartition(":")[2]
+    digest, origin = hashlib.sha256(f"{asked}\n".encode() + content).hexdigest(), _origin.get()
     if origin is not None and not origin.is_trusted and name not in origin.own and digest not in _read_known():
+        how = f"names {name}, which imports" if imported else "names"
         raise UntrustedCodeError(
-            f"{origin.place} names the code in {path}, which no run on this machine has used in this form; read it"
+            f"{origin.place} {how} the code in {path}, which no run on this machine has used in this form; read it"
             " and, if you trust it, allow it with --trust (in Python trust=True)"
         )
-    _loaded[name] = digest
+    if not imported:
+        _loaded[name] = Loaded(path.resolve(), digest)
+    else:
+        _imported.setdefault(_loaded[name].path, set()).add(digest)
 
 
 def remember_code(texts: Iterable[object]) -> None:
     """Note that a run which was started here uses the code that these settings name."""
     settings = [text for text in texts if isinstance(text, str)]
-    used = {digest for name, digest in _loaded.items() if any(name in text for text in settings)}
-    new = sorted(used - _read_known())
+    used = {code for name, code in _loaded.items() if any(name in text for text in settings)}
+    hashes = {digest for code in used for digest in (code.digest, *_imported.get(code.path, ()))}
+    new = sorted(hashes - _read_known())
     if not new:
         return
     path = home() / KNOWN

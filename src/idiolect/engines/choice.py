@@ -9,11 +9,15 @@ from dataclasses import dataclass
 
 import torch
 
-from ..contract import Download
+from ..contract import Batch, Download
+from ..contract.gradients import Autograd
 from ..core.options import Options, option
 from ..core.registry import Registry, describe
+from ..kernels import find_dense
 from .loop import Engine, Loop
 from .machine import cores
+from .measured import recall, remember
+from .phases import count_passes
 from .plan import Plan
 from .processes import Workers
 from .slots import first_server
@@ -24,6 +28,8 @@ log = logging.getLogger("idiolect")
 
 # Seconds of local training below which `auto` does not start processes.
 WORTHWHILE = 10.0
+# The share of a run that measuring may cost, and how many clients are timed at most.
+SHARE, MOST_CLIENTS = 0.1, 24
 
 
 @dataclass(frozen=True)
@@ -93,30 +99,79 @@ def make_engine(text: str, plan: Plan) -> Engine:
     return engines.build(resolve(text, plan)[0]).make(plan)
 
 
-def calibrate(plan: Plan, clients: int = 24) -> tuple[str, dict[str, float]]:
-    """Train a few clients for the first round on each candidate, and choose the fastest.
+def calibrate(plan: Plan) -> tuple[str, dict[str, float]]:
+    """Train some clients for the first round on each candidate, and choose the fastest; nothing is kept of what they
+    compute but the seconds, for the next run of this kind.
 
-    Nothing is kept of what they compute. A run that is over in seconds stays with the loop, whose start is free.
+    A run that is over in seconds stays with the loop, whose start is free. Where measuring would cost more than a tenth
+    of the run, because few clients train for few rounds, a rule decides instead.
     """
-    ids = plan.participants(0)[:clients]
-    server = plan.server(0)
-    message = plan.method.download(server, first_server(server), ids)
-    quick = min(time_training(Loop(plan), ids[:4], message) for _ in range(3))
-    if quick * len(plan.data.seen) * plan.participation * plan.rounds < WORTHWHILE:
-        return "loop", {"loop": quick}
-    seconds = {}
+    present, known = len(plan.participants(0)), recall(plan)
+    visits, alone = present * plan.rounds, known.pop("loop", 0.0)
+    if not alone and visits * SHARE < 1:
+        alone = estimate_one_client(plan)
+    elif not alone:
+        alone = time_one_client(plan)
+        remember(plan, {"loop": alone})
+    if alone * visits < WORTHWHILE:
+        return "loop", {"loop": alone}
+    clients = min(MOST_CLIENTS, present, int((visits * SHARE - 1) / 4))  # two candidates train them twice
+    if not known and clients < min(present, 2 * cores()):
+        return choose_by_rule(plan), {"loop": alone}
+    if not known:
+        known = measure(plan, clients) or {"loop": alone}
+        remember(plan, known)
+    return min(known, key=lambda text: known[text]), known
+
+
+def measure(plan: Plan, clients: int) -> dict[str, float]:
+    """Seconds per client of all candidates that can train and evaluate."""
+    ids, seconds = plan.participants(0)[:clients], dict[str, float]()
+    message = plan.method.download(plan.server(0), first_server(plan.server(0)), ids)
     for text, engine in find_candidates(plan).items():
         try:
             time_training(engine, ids, message)
-            seconds[text] = min(time_training(engine, ids, message) for _ in range(2))
+            seconds[text] = time_training(engine, ids, message)
             evaluate_some(engine, plan)
         except Exception as error:
             seconds.pop(text, None)
             log.warning("auto leaves out the engine %s, which failed: %s", text, str(error).partition("\n")[0])
         finally:
             engine.close()
-    seconds = seconds or {"loop": quick}
-    return min(seconds, key=lambda text: seconds[text]), seconds
+    return seconds
+
+
+def choose_by_rule(plan: Plan) -> str:
+    """The engine that is usually the fastest: stacks for dense networks, workers for all others."""
+    count, dense = cores(), all(find_dense(task) is not None for task in plan.tasks)
+    if dense and len(plan.participants(0)) > 1 and not why_not_stackable(plan):
+        return f"vector(chunk={fit_chunk(plan)}, count={count})"
+    return f"workers(count={count})" if count > 1 and len(plan.participants(0)) > 1 else "loop"
+
+
+def time_one_client(plan: Plan) -> float:
+    """Seconds of one client's training by the loop."""
+    ids = plan.participants(0)[:1]
+    message = plan.method.download(plan.server(0), first_server(plan.server(0)), ids)
+    return time_training(Loop(plan), ids, message)
+
+
+def estimate_one_client(plan: Plan) -> float:
+    """About the seconds of one client's training by the loop: a gradient, times the steps."""
+    index = plan.participants(0)[0]
+    ctx, part = plan.context(index, 0), plan.part(index, "train")
+    steps = sum(count_passes(plan, phase, ctx.task, part.size).steps for phase in plan.method.phases(ctx))
+    task = ctx.task.twin()
+    x, y = part.take(torch.arange(min(part.size, plan.training.batch_size)))
+    batch, seconds = Batch(x, y, torch.ones(len(y), device=plan.device)), []
+    with torch.random.fork_rng(devices=[]):
+        for _ in range(2):
+            started = time.perf_counter()
+            Autograd().of_loss(
+                lambda part: task.loss(part["params"], task.net.buffers, batch), {"params": task.net.params}
+            )
+            seconds.append(time.perf_counter() - started)
+    return min(seconds) * steps
 
 
 def find_candidates(plan: Plan) -> dict[str, Engine]:

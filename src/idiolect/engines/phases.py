@@ -47,8 +47,9 @@ class Passes(NamedTuple):
 
 
 def count_passes(plan: Plan, phase: Phase, task: Task, length: int) -> Passes:
-    """The passes over `length` samples; a last batch that is too small to train on is dropped."""
-    smallest = max(plan.method.needs.min_batch, 2 if task.has_batchnorm else 1)
+    """The passes over `length` samples; a last batch that is too small to train on is dropped, but a phase that trains
+    nothing looks at all samples."""
+    smallest = max(plan.method.needs.min_batch, 2 if task.has_batchnorm else 1) if phase.slots else 1
     size, most = phase.batch_size or plan.training.batch_size, phase.samples
     samples = math.ceil(most * length) if isinstance(most, float) else min(length, most or length)
     per_epoch = samples // size + (samples % size >= smallest)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,7 +26,7 @@ from ..kernels import channels_last, find_dense, speed_up
 from .client_evaluation import evaluate_group
 from .client_round import train
 from .loop import Fetch, Outcomes, Scores, States
-from .machine import cores
+from .machine import cores, threads
 from .plan import Plan
 from .shared_memory import Arena, Layout
 from .stacking import ignore_slow_operations, load_transforms, train_stack
@@ -78,9 +78,10 @@ class Workers:
         # A forked worker inherits data and modules without copies, but not a GPU's state.
         method = "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
         context: Any = multiprocessing.get_context(method)
-        _ = self.plan.nets
         if self.chunk and not all(find_dense(task) for task in self.plan.tasks):
             load_transforms()
+        # What is found here, and the kernels that are loaded and called meanwhile, forked workers inherit.
+        prepared = prepare(self.plan, self.chunk) if method == "fork" else None
         self._shared = Arena()
         self._slabs = [Arena() for _ in range(2 * self.count + 1)]
         self._outboxes = [Arena() for _ in range(self.count)]
@@ -88,7 +89,17 @@ class Workers:
         self._processes = [
             context.Process(
                 target=serve,
-                args=(number, self.plan, self.chunk, self._shared, self._slabs, box, self._jobs, self._results),
+                args=(
+                    number,
+                    self.plan,
+                    prepared,
+                    self.chunk,
+                    self._shared,
+                    self._slabs,
+                    box,
+                    self._jobs,
+                    self._results,
+                ),
                 daemon=True,
             )
             for number, box in enumerate(self._outboxes)
@@ -202,19 +213,37 @@ def shrinking_groups(ids: Sequence[int], parts: int, largest: int, least: int = 
 # -- in the worker -------------------------------------------------------------------------------------
 
 
+class Prepared(NamedTuple):
+    """A plan whose networks are made fast, and whether they want images and kernels with channels last in memory."""
+
+    plan: Plan
+    channels_last: bool
+
+
+def prepare(plan: Plan, chunk: int) -> Prepared:
+    """A plan as workers carry it out, on copies of its networks; networks that are traced cannot be rearranged."""
+    _ = plan.nets
+    if chunk or plan.device != "cpu":
+        return Prepared(plan, False)
+    with threads(1):
+        fast = replace(plan, tasks=tuple(task.twin() for task in plan.tasks))
+        last = [speed_up(task) for task in fast.tasks]
+    _ = fast.nets
+    return Prepared(fast, all(last))
+
+
 def serve(
-    number: int, plan: Plan, chunk: int, shared: Arena, slabs: list[Arena], outbox: Arena, jobs: Any, results: Any
-) -> None:
+    number: int, plan: Plan, prepared: Prepared | None, chunk: int, shared: Arena, slabs: list[Arena], outbox: Arena,
+    jobs: Any, results: Any,
+) -> None:  # fmt: skip
     """A worker's life: take a job, do it, report where the results lie; until there are none."""
     torch.set_num_threads(1)
     gc.freeze()  # what exists by now stays: no collection need look at it, nor copy the pages it shares
     tune_allocator()
     follow_parent()
     ignore_slow_operations()
-    if not chunk and plan.device == "cpu":  # traced tensors cannot be rearranged
-        for task in plan.tasks:
-            speed_up(task.net.module)
-    read = partial(read_slots, device=plan.device, rearrange=not chunk)
+    plan, last = prepared or prepare(plan, chunk)
+    read = partial(read_slots, device=plan.device, rearrange=last)
     serial, message, download = -1, -1, {}
     while (job := jobs.get()) is not None:
         try:

@@ -14,41 +14,38 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from .reading import Pair, Pool
 from .simd import ACCUMULATORS, LANES, VECTOR_STEP, Code, block, jit
 from .winograd import conv_pool_2x2, is_faster
 
 
-def conv_pool(conv: nn.Conv2d, pool: nn.MaxPool2d, x: Tensor) -> Tensor:
-    """pool(conv(x)) for a convolution of stride one.
+def conv_pool(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pool: Pool) -> Tensor:
+    """Max pooling of a convolution of stride one.
 
-    >>> conv, pool, x = nn.Conv2d(32, 3, 3, padding=1), nn.MaxPool2d(2), torch.rand(4, 32, 8, 8)
-    >>> torch.equal(conv_pool(conv, pool, x), pool(conv(x)))
+    >>> conv, x = torch.nn.Conv2d(32, 3, 3, padding=1), torch.rand(4, 32, 8, 8)
+    >>> pool = ((2, 2), (2, 2), (0, 0), (1, 1), False)
+    >>> torch.equal(conv_pool(x, conv.weight, conv.bias, (1, 1), pool), torch.nn.MaxPool2d(2)(conv(x)))
     True
     """
-    weight, bias = conv.weight, conv.bias
     needs_grad = [torch.is_grad_enabled() and leaf is not None and leaf.requires_grad for leaf in (x, weight, bias)]
     is_float32 = x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    padding: Any = conv.padding
     if is_float32 and any(needs_grad[:2]):
         return ConvPool.apply(x, weight, bias, padding, pool)  # type: ignore[no-any-return, no-untyped-call]
     if is_float32 and not any(needs_grad) and is_faster(x, weight, bias, padding, pool):
         return conv_pool_2x2(x, weight, bias, padding)
-    return pool(F.conv2d(x, weight, bias, padding=padding))  # type: ignore[no-any-return]
+    return F.max_pool2d(F.conv2d(x, weight, bias, padding=padding), *pool)
 
 
 class ConvPool(torch.autograd.Function):
     """PyTorch's forward pass, with a backward pass that uses only the outputs that won in the pooling."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int], pool: nn.MaxPool2d
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, pool: Pool) -> Tensor:
         """The maxima; their indices are saved."""
         outputs = F.conv2d(x, weight, bias, padding=padding)
-        options = (pool.kernel_size, pool.stride, pool.padding, pool.dilation, pool.ceil_mode)
-        maxima, indices = F.max_pool2d(outputs, *options, return_indices=True)
+        maxima, indices = F.max_pool2d(outputs, *pool, return_indices=True)
         ctx.save_for_backward(x, weight, indices)
         ctx.shape, ctx.padding = outputs.shape, padding
         return maxima

@@ -1,4 +1,4 @@
-"""Loss and gradient of dense networks (Flatten, Linear and ReLU in a row, cross-entropy), written as matrix products.
+"""Loss and gradient of dense networks (`dense_reading.py` says which), written as matrix products.
 
 Stacks of clients use them instead of automatic differentiation, for any method; where a method's step is plain SGD, the
 whole step is done in place. This file is plain PyTorch; `dense_compiled.py` computes the same with numba."""
@@ -8,49 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from ..contract import Grad
+from ..contract.gradients import Autograd
 from ..core.tree import Tree
-from ..task.losses import cross_entropy
+from ..task.network import Net
 from ..task.task import Batch, Scored, Task
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One linear layer: the names of its weight and bias, and whether a ReLU follows it."""
-
-    weight: str
-    bias: str | None
-    relu: bool
-
-
-def dense_layers(task: Task) -> list[Layer]:
-    """The layers of a network that is a chain of Flatten, Linear and ReLU; empty if it is anything else."""
-    module, layers = task.net.module, list[Layer]()
-    supported = task.loss_fn == cross_entropy and task.example[1].ndim == 1 and task.net.precision is None
-    n_parameters = len(list(module.named_parameters(remove_duplicate=False)))  # frozen and tied ones included
-    if not isinstance(module, nn.Sequential) or not supported or n_parameters != len(task.net.params):
-        return []
-    for name, child in module.named_children():
-        if isinstance(child, nn.Linear):
-            bias = f"{name}.bias"
-            layers.append(Layer(f"{name}.weight", bias if bias in task.net.params else None, False))
-        elif isinstance(child, nn.ReLU) and layers and not layers[-1].relu:
-            layers[-1] = Layer(layers[-1].weight, layers[-1].bias, True)
-        elif not (isinstance(child, nn.Flatten) and child.start_dim == 1 and not layers):
-            return []
-    return layers if len(layers) == len(task.units) and not layers[-1].relu else []
+from .dense_reading import ADD, GELU, LINEAR, MEAN, NORM, RELU, Operation, read_dense
+from .observing import agree
 
 
 class ForwardPass(NamedTuple):
-    """The logits, the inputs of every layer, the loss and its gradient with respect to the logits."""
+    """The input and what every operation gives, the loss and its gradient with respect to the logits."""
 
-    logits: Tensor
-    inputs: list[Tensor]
+    values: list[Tensor]
     loss: Tensor
     grad_logits: Tensor
 
@@ -60,39 +38,44 @@ class Dense:
     """A dense network's loss and gradient. Everything works on one client, parameters [out, in] and inputs [batch, in],
     and on many clients at once, with one more axis in front."""
 
-    layers: list[Layer]
+    operations: tuple[Operation, ...]
 
     def forward(self, params: Mapping[str, Tensor], batch: Batch, x: Tensor) -> ForwardPass:
         """The network on inputs [..., batch, in]."""
-        inputs = []
-        for layer in self.layers:
-            inputs.append(x)
-            x = x @ params[layer.weight].mT
-            x = x if layer.bias is None else x.add_(params[layer.bias].unsqueeze(-2))
-            x = x.relu_() if layer.relu else x
+        values = [x]
+        for operation in self.operations:
+            values.append(apply_operation(operation, params, [values[at] for at in operation.inputs]))
         share = (batch.weight / batch.weight.sum(-1, keepdim=True)).unsqueeze(-1)
-        log_probs, target = x.log_softmax(-1), batch.y.unsqueeze(-1)
+        log_probs, target = values[-1].log_softmax(-1), batch.y.unsqueeze(-1)
         loss = -(log_probs.gather(-1, target) * share).sum((-2, -1))
-        return ForwardPass(x, inputs, loss, (log_probs.exp() * share).scatter_add(-1, target, -share))
+        return ForwardPass(values, loss, (log_probs.exp() * share).scatter_add(-1, target, -share))
 
-    def backward(self, params: Mapping[str, Tensor], passed: ForwardPass) -> Iterator[tuple[Layer, Tensor, Tensor]]:
-        """From the last layer to the first: the layer, the gradient with respect to its outputs, and its inputs. The
-        parameters of a layer may be changed as soon as it has been yielded."""
-        grad = passed.grad_logits
-        for index in reversed(range(len(self.layers))):
-            layer, x, grad_outputs = self.layers[index], passed.inputs[index], grad
-            if index:
-                grad = grad @ params[layer.weight]
-                grad = torch.ops.aten.threshold_backward(grad, x, 0) if self.layers[index - 1].relu else grad
-            yield layer, grad_outputs, x
+    def backward(self, params: Mapping[str, Tensor], passed: ForwardPass) -> Iterator[tuple[Operation, Tensor, Tensor]]:
+        """From the last operation to the first: the operation, the gradient with respect to what it gives, and its
+        input. The parameters of an operation may be changed as soon as it has been yielded."""
+        grads = {len(self.operations): passed.grad_logits}
+        for index in reversed(range(len(self.operations))):
+            if index + 1 in grads:
+                operation, grad, x = self.operations[index], grads[index + 1], passed.values[index + 1]
+                inputs = [passed.values[at] for at in operation.inputs]
+                entered = grad_input(operation, params, inputs[0], x, grad) if any(operation.inputs) else None
+                for at in operation.inputs:
+                    if at and entered is not None:
+                        grads[at] = grads[at] + entered if at in grads else entered
+                yield operation, grad, inputs[0]
+
+    def features(self, passed: ForwardPass) -> Tensor:
+        """What enters the last layer."""
+        return passed.values[self.operations[-1].inputs[0]]
 
     def gradients(self, params: Mapping[str, Tensor], batch: Batch, x: Tensor) -> tuple[Tree, ForwardPass]:
         """The gradients of all parameters, and the forward pass."""
         passed, grads = self.forward(params, batch, x), Tree()
-        for layer, grad_outputs, inputs in self.backward(params, passed):
-            grads[layer.weight] = grad_outputs.mT @ inputs
-            if layer.bias is not None:
-                grads[layer.bias] = grad_outputs.sum(-2)
+        for operation, grad, inputs in self.backward(params, passed):
+            if operation.weight is not None:
+                grads[operation.weight] = grad_weight(operation, params[operation.weight], inputs, grad)
+            if operation.bias is not None:
+                grads[operation.bias] = grad.sum(-2)
         return grads, passed
 
     def grad(self, slot: str, params: Mapping[str, Tensor], batch: Batch, part: frozenset[str] | None) -> Grad:
@@ -106,41 +89,132 @@ class Dense:
         """
         grads, passed = self.gradients(params, batch, batch.x.flatten(1))
         trained = {name: grads[name] for name in params if part is None or name in part}
-        return Grad({slot: trained}, Scored(passed.loss, passed.logits, passed.inputs[-1], {}))
+        return Grad({slot: trained}, Scored(passed.loss, passed.values[-1], self.features(passed), {}))
+
+    @cached_property
+    def layers(self) -> list[Operation]:
+        """The operations that have parameters."""
+        return [operation for operation in self.operations if operation.weight is not None]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of all parameters."""
+        return [name for layer in self.layers for name in (layer.weight, layer.bias) if name is not None]
 
     def steps_(self, params: Tree, log: Tree, batches: Batch, part: frozenset[str] | None, lr: float) -> None:
         """Plain SGD steps of the first clients of a stack, in place, one per batch of `batches` [steps, clients, ...];
         their losses are added to the log."""
         counts = batches.weight.sum(2)
         rows = counts.shape[1]
-        trained = [part is None or layer.weight in part for layer in self.layers]
+        trained = [part is None or name in part for name in self.names]
         losses = self.sgd_({name: leaf[:rows] for name, leaf in params.items()}, batches, trained, lr)
         log["loss"][:rows] += (losses * counts).sum(0)
         log["samples"][:rows] += counts.sum(0)
 
     def sgd_(self, params: Tree, batches: Batch, trained: Sequence[bool], lr: float) -> Tensor:
         """The steps of `steps_`; returns the losses before each, [steps, clients]."""
-        losses = []
+        losses, wanted = [], {name for name, use in zip(self.names, trained, strict=True) if use}
         for leaves in zip(*batches, strict=True):
             batch = Batch(*leaves)
             passed = self.forward(params, batch, batch.x.flatten(2))
             losses.append(passed.loss)
-            for layer, grad_outputs, inputs in self.backward(params, passed):
-                if trained[self.layers.index(layer)]:
-                    params[layer.weight].baddbmm_(grad_outputs.mT, inputs, alpha=-lr)
-                    if layer.bias is not None:
-                        params[layer.bias].sub_(grad_outputs.sum(1), alpha=lr)
+            for operation, grad, x in self.backward(params, passed):
+                if operation.weight in wanted:
+                    weight = params[operation.weight]
+                    if operation.kind == LINEAR:
+                        weight.baddbmm_(grad.mT, x, alpha=-lr)
+                    else:
+                        weight.sub_(grad_weight(operation, weight, x, grad), alpha=lr)
+                if operation.bias in wanted:
+                    params[operation.bias].sub_(grad.sum(1), alpha=lr)
         return torch.stack(losses)
 
 
+def apply_operation(operation: Operation, params: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> Tensor:
+    """What an operation gives."""
+    x = inputs[0]
+    weight, bias = (None if name is None else params[name] for name in (operation.weight, operation.bias))
+    if operation.kind == LINEAR and weight is not None:
+        x = x @ weight.mT
+        return x if bias is None else x.add_(bias.unsqueeze(-2))
+    if operation.kind == NORM and weight is not None:
+        x = normalise(operation, x)[0] * weight.unsqueeze(-2)
+        return x if bias is None else x + bias.unsqueeze(-2)
+    if operation.kind == MEAN and weight is not None:
+        rows = x.flatten(-2).unsqueeze(-1).expand(*x.shape[:-2], -1, weight.shape[-1])
+        return weight.gather(-2, rows).view(*x.shape, weight.shape[-1]).mean(-2)
+    if operation.kind == ADD:
+        return x + inputs[-1]
+    return F.relu(x) if operation.kind == RELU else F.gelu(x)
+
+
+def normalise(operation: Operation, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers of mean zero and variance one per row, and the factor that made them so."""
+    variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
+    factor = (variance + operation.eps).rsqrt()
+    return (x - mean) * factor, factor
+
+
+def grad_input(operation: Operation, params: Mapping[str, Tensor], x: Tensor, out: Tensor, grad: Tensor) -> Tensor:
+    """The gradient with respect to each input of an operation."""
+    weight = None if operation.weight is None else params[operation.weight]
+    if operation.kind == LINEAR and weight is not None:
+        return grad @ weight
+    if operation.kind == NORM and weight is not None:
+        (normal, factor), grad = normalise(operation, x), grad * weight.unsqueeze(-2)
+        return factor * (grad - grad.mean(-1, keepdim=True) - normal * (grad * normal).mean(-1, keepdim=True))
+    if operation.kind == RELU:
+        return torch.ops.aten.threshold_backward(grad, out, 0)  # type: ignore[no-any-return]
+    return torch.ops.aten.gelu_backward(grad, x) if operation.kind == GELU else grad
+
+
+def grad_weight(operation: Operation, weight: Tensor, x: Tensor, grad: Tensor) -> Tensor:
+    """The gradient of an operation's weight."""
+    if operation.kind == LINEAR:
+        return grad.mT @ x
+    if operation.kind == NORM:
+        return (grad * normalise(operation, x)[0]).sum(-2)
+    tokens = x.shape[-1]
+    rows = x.flatten(-2).unsqueeze(-1).expand(*x.shape[:-2], -1, weight.shape[-1])
+    return torch.zeros_like(weight).scatter_add(-2, rows, (grad / tokens).repeat_interleave(tokens, -2))
+
+
+_found: WeakKeyDictionary[Net, tuple[torch.dtype | None, Dense | None]] = WeakKeyDictionary()
+
+
 def find_dense(task: Task) -> Dense | None:
-    """The dense network of a task, compiled if numba is installed; None if the network or its loss is another."""
-    layers = dense_layers(task)
-    if not layers:
+    """The dense network of a task, compiled if numba is installed; None if the network or its loss is another, or if
+    it computes anything else for the task's example."""
+    known = _found.get(task.net)
+    if known is None or known[0] != task.net.precision:
+        known = _found[task.net] = (task.net.precision, read_and_check(task))
+    return known[1]
+
+
+def read_and_check(task: Task) -> Dense | None:
+    """`find_dense`, without looking up what was found before."""
+    operations = tuple(read_dense(task))
+    if not operations:
         return None
+    dense = Dense(operations)
     if {(leaf.dtype, leaf.device.type) for leaf in task.net.params.values()} == {(torch.float32, "cpu")}:
         with suppress(ImportError):
             from .dense_compiled import CompiledDense
 
-            return CompiledDense(layers)
-    return Dense(layers)
+            dense = CompiledDense(operations)
+    return dense if computes(dense, task.twin()) else None
+
+
+def computes(dense: Dense, task: Task) -> bool:
+    """Whether a dense network computes what a task does, on the task's example."""
+    device = next(iter(task.net.params.values())).device
+    x, y = (leaf.to(device) for leaf in task.example)
+    batch, params = Batch(x, y, torch.ones(len(y), device=device)), task.net.params
+    try:
+        grads, scored = Autograd().of_loss(lambda part: task.loss(part["params"], {}, batch), {"params": params})
+        found = dense.grad("params", params, batch, None)
+    except Exception:  # whatever a module does
+        return False
+    pairs = [(scored.loss, found.scored.loss), (scored.outputs, found.scored.outputs)]
+    pairs += [(scored.features, found.scored.features), *((grads["params"][n], found.tree[n]) for n in params)]
+    return agree(*zip(*pairs, strict=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 
 
@@ -13,3 +15,8 @@ def has_avx() -> bool:
 def has_bf16(device: str) -> bool:
     """Whether a device computes in bf16 by itself; processors without such instructions take many times longer."""
     return device != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def has_numba() -> bool:
+    """Whether kernels are compiled."""
+    return find_spec("numba") is not None

@@ -170,7 +170,7 @@ def block(emit: Callable[..., None]) -> Any:
     return intrinsic(prefer_literal=True)(typed)
 
 
-_FILES = ("simd.py", "matmul.py", "conv_pool.py", "winograd.py", "dense_compiled.py")
+_FILES = ("simd.py", "matmul.py", "conv_pool.py", "winograd.py", "dense_steps.py", "dense_operations.py")
 _VERSION = crc32(b"".join((Path(__file__).parent / name).read_bytes() for name in _FILES))
 _FAST_MATH = {"contract", "reassoc", "nsz"}  # sums may be reordered, so that they become vectors; no NaN is lost
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from .matmul import multiply_block
 from .processor import has_avx
@@ -25,12 +25,11 @@ FEW_CHANNELS = 4  # up to so many input channels, a tile's products stay in regi
 TILE_GROUP = 24  # tiles that are computed together, so that their products stay in the second-level cache
 
 
-def is_faster(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Sequence[int], pool: nn.MaxPool2d) -> bool:
+def is_faster(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Sequence[int], pool: Sequence[Any]) -> bool:
     """Whether `conv_pool_2x2` computes this, and faster than PyTorch: output channels must fill a vector, and input
     channels as well unless they are very few. Measured on x86 only."""
     outputs, channels, *kernel = weight.shape
-    default = (pool.padding, pool.dilation, pool.ceil_mode) in ((0, 1, False), ((0, 0), (1, 1), False))
-    pool_2x2 = default and all(size in (2, (2, 2)) for size in (pool.kernel_size, pool.stride))
+    pool_2x2 = tuple(pool) == ((2, 2), (2, 2), (0, 0), (1, 1), False)
     shapes_fit = (
         x.ndim == 4 and x.shape[1] == channels and (bias is None or (bias.shape, bias.dtype) == ((outputs,), x.dtype))
     )
@@ -45,9 +44,9 @@ def conv_pool_2x2(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Seque
     """2 x 2 max pooling of a convolution of stride one, up to rounding. An input that is not finite makes the windows
     that see it not finite, and may do so to all windows whose tiles contain it; an infinity may become NaN.
 
-    >>> conv, x = nn.Conv2d(32, 20, 5, padding=1), torch.rand(4, 32, 8, 8)
+    >>> conv, x = torch.nn.Conv2d(32, 20, 5, padding=1), torch.rand(4, 32, 8, 8)
     >>> maxima = conv_pool_2x2(x, conv.weight, conv.bias, conv.padding)
-    >>> torch.allclose(maxima, nn.MaxPool2d(2)(conv(x)), atol=1e-5)
+    >>> torch.allclose(maxima, torch.nn.MaxPool2d(2)(conv(x)), atol=1e-5)
     True
     """
     (outputs, channels), (pad_rows, pad_columns) = weight.shape[:2], padding

@@ -189,10 +189,21 @@ def read_values(values: Mapping[str, Any]) -> Config:
 _TEXT = {name for name, info in options_of(Config).items() if str in info.types}
 
 
+class UniqueNames(yaml.SafeLoader):
+    """Reads plain values, and refuses a name that is given twice, of which the last would hold in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The values by name."""
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise yaml.YAMLError(f"{twice!r} is given twice; keep one of them")
+        return super().construct_mapping(node, deep)
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """The plain values of a YAML file."""
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.load(path.read_text(), UniqueNames)
     except OSError as error:
         raise InputError(f"the configuration {path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:

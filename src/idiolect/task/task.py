@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ..core import tree
 from ..core.errors import ModelError
@@ -71,6 +72,11 @@ class Task:
         head: str | None = None,
     ) -> None:
         self.module, self.example, self.classes, self.head_name = module, example, classes, head
+        if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+            raise ModelError(
+                f"the model {type(module).__name__} has lazy layers, whose shapes are not known yet; call it once on a "
+                "batch of inputs before you give it"
+            )
         self.net = Net(module)
         if not self.net.params:
             raise ModelError(_why_nothing_trains(module))

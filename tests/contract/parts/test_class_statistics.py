@@ -11,12 +11,15 @@ from idiolect.contract.parts.class_statistics import (
     empty,
     feature_size,
     merge_means,
+    no_features,
     require_classes,
     rows,
     shared_means,
 )
 from idiolect.core.errors import ModelError
 from idiolect.core.sums import Sums
+from idiolect.testing import tiny_plan
+from idiolect.testing.scalar import context_of
 
 DRAW = torch.Generator().manual_seed(0)
 VALUES, Y = torch.randn(20, 3, generator=DRAW), torch.randint(0, 3, (20,), generator=DRAW)
@@ -73,6 +76,11 @@ def test_a_class_that_nobody_has_keeps_its_mean():
     assert both["mean"][3].tolist() == [9.0] * 3
     assert both["count"][3] == 2.0
     assert not (both["mean"][:3] == 9.0).any()
+
+
+def test_at_first_nothing_is_known_of_any_class():
+    first = no_features(context_of(tiny_plan("fedavg")))
+    assert {name: leaf.tolist() for name, leaf in first.items()} == {"mean": [[0.0] * 5] * 3, "count": [0.0] * 3}
 
 
 def test_the_distance_leaves_out_padding_and_unknown_classes():

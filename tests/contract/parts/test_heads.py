@@ -24,9 +24,10 @@ def test_the_hand_worked_divergence():
 
 
 def test_the_divergence_is_a_mean_over_known_classes():
-    """Uniform predictions are ln 2 from (1, 0) and from (0, 1), and so is their mean; of the third nothing is known."""
-    means = {"mean": torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]), "count": torch.tensor([1.0, 2.0, 0.0])}
-    assert divergence(means, torch.zeros(3, 2)).item() == pytest.approx(math.log(2))
+    """Uniform predictions are ln 2 from (1, 0), of which one sample tells, and not at all from (0.5, 0.5); of the third
+    class nothing is known."""
+    means = {"mean": torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]]), "count": torch.tensor([1.0, 2.0, 0.0])}
+    assert divergence(means, torch.zeros(3, 2)).item() == pytest.approx(math.log(2) / 2)
 
 
 def test_an_output_layer_on_a_feature_vector_passes():

@@ -1,8 +1,10 @@
-"""Arrays in .npz and .mat files, checked: no pickled objects, every array there and of the length it should have."""
+"""Arrays in .npz, .mat and HDF5 files, checked: no pickled objects, every array there and as long as it should be."""
 
 from __future__ import annotations
 
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import DataError
-from .files import BROKEN, check_size, unreadable
+from .files import BROKEN, check_size, most_unpacked, unreadable
 from .images import Packed
 
 
@@ -43,15 +45,62 @@ def check_unpacked(path: Path) -> None:
 
 def read_mat(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
     """Some arrays of a MATLAB file (version 7.2 or older)."""
-    from scipy.io import loadmat
+    from scipy.io import loadmat, whosmat
     from scipy.io.matlab import MatReadError
 
     try:
-        content: dict[str, Any] = loadmat(path)
-    except (MatReadError, NotImplementedError, TypeError, LookupError, *BROKEN) as error:
+        check_size(path, count_unpacked(path))
+        content: dict[str, Any] = loadmat(path, variable_names=list(keys))
+        if any(key not in content for key in keys):
+            content = dict.fromkeys(name for name, _, _ in whosmat(path))
+    except (MatReadError, NotImplementedError, TypeError, LookupError, MemoryError, *BROKEN) as error:
         raise unreadable(path, error) from error
     _need(path, keys, content)
     return {key: content[key] for key in keys}
+
+
+HEAD, TAG, PACKED, CHUNK = 128, 8, 15, 1 << 20
+"""Of a MATLAB file: bytes before its first variable and of what says a variable's kind and length, the kind that is
+compressed; and the bytes that are unpacked at a time."""
+
+
+def count_unpacked(path: Path) -> int:
+    """How many bytes the compressed variables of a MATLAB file hold, as far as it may be (see `check_size`); none of
+    them is kept."""
+    most, total = most_unpacked(path), 0
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+        if 0 in head[:4]:  # version 4, in which nothing is compressed
+            return 0
+        order = "<" if head.endswith(b"IM") else ">"
+        while total <= most and len(tag := file.read(TAG)) == TAG:
+            kind, length = struct.unpack(f"{order}II", tag)
+            if kind != PACKED:
+                file.seek(length, 1)
+                continue
+            unpacker, left = zlib.decompressobj(), length
+            while left and total <= most and (part := file.read(min(left, CHUNK))):
+                left -= len(part)
+                while part and total <= most:
+                    total += len(unpacker.decompress(part, CHUNK))
+                    part = unpacker.unconsumed_tail
+    return total
+
+
+def read_hdf5(path: Path, keys: Sequence[str]) -> list[np.ndarray]:
+    """Some arrays of an HDF5 file, by their paths in it, such as `train/data`."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as content:
+            found = [content[key] for key in keys]
+            for key, array in zip(keys, found, strict=True):
+                if not isinstance(array, h5py.Dataset) or array.dtype.kind not in "iuf":
+                    raise DataError(f"{path}: {key} is no array of numbers; it is another file than expected")
+            check_size(path, sum(array.nbytes for array in found))
+            return [array[()] for array in found]
+    except (KeyError, MemoryError, *BROKEN) as error:
+        raise unreadable(path, error) from error
 
 
 def packed_images(path: Path, prefix: str, images: str = "img", mode: str = "RGB") -> tuple[Packed, np.ndarray]:

@@ -11,9 +11,9 @@ import numpy as np
 
 from ...core.errors import DataError, MissingExtraError
 from ...core.options import option
-from ..formats.files import BROKEN, Layout, check_sum, read_bytes, read_text, unreadable
+from ..formats.files import Layout, check_sum, read_bytes, read_text, unreadable
 from ..formats.images import Images, Joined, Listed, Stored
-from ..formats.packed import check_labels, packed_images, read_mat
+from ..formats.packed import check_labels, packed_images, read_hdf5, read_mat
 from .base import ImageSource, Pool, choose, sources
 from .mnist import SUMS, read_pair
 
@@ -54,17 +54,14 @@ def _mat(paths: Found) -> Part:
 def _usps_h5(paths: Found) -> Part:
     """Groups train and test with data [n, 256] in [0, 1] and target."""
     try:
-        import h5py
+        import h5py  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(
             "usps.h5 needs h5py: pip install idiolect[hdf5]; or use usps.bz2 and usps.t.bz2"
         ) from error
     (path,) = paths.values()
-    try:
-        with h5py.File(path, "r") as content:
-            parts = [(content[part]["data"][:], content[part]["target"][:]) for part in ("train", "test")]
-    except (KeyError, *BROKEN) as error:
-        raise unreadable(path, error) from error
+    train, target, test, test_target = read_hdf5(path, ["train/data", "train/target", "test/data", "test/target"])
+    parts = ((train, target), (test, test_target))
     return _join([(_grey(path, data), check_labels(path, labels, 10)) for data, labels in parts])
 
 
