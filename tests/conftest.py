@@ -1,6 +1,7 @@
 """What all tests share: one thread and one seed each, whatever ran before, and a way to call the command line."""
 
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import torch
 from idiolect.cli import main
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for what a shell runs in the background; tests send interrupts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -97,7 +97,7 @@ def test_the_product_passes_compiled_convolutions():
     module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 3))
     x, y = torch.randn(4, 2, 6, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
     plain, fast = (Task(module, (x, y), classes=3) for _ in range(2))
-    speed_up(fast.net.module)
+    speed_up(fast)
     products = []
     for task in (plain, fast):
         ctx = replace(tiny_plan("perfedavg").context(0, 0), task=task)
