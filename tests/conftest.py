@@ -10,7 +10,9 @@ import torch
 from idiolect.cli import main
 
 torch.set_num_threads(1)
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for what a shell runs in the background; tests send interrupts
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as for what a shell runs in the background; tests send interrupts
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
