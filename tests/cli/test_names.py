@@ -117,14 +117,14 @@ def numbered(folder):
 
 def test_a_client_is_first_of_all_its_name(call, numbered):
     names = numbered.clients()
-    assert names == ["1", "10", "101", "2", "3"]
+    assert names == ["1", "2", "3", "10", "101"]
     assert [numbered.index(name) for name in names] == [0, 1, 2, 3, 4]
     assert [numbered.index(at) for at in range(5)] == [0, 1, 2, 3, 4]
     for name in names:
         assert call("export", "a", "--client", name)[0] == 0
         assert f"client: {name}\n" in Path(f"model-{name}/card.md").read_text()
     assert call("export", "a", "--position", "1", "--out", "m")[0] == 0
-    assert "client: 10\n" in Path("m/card.md").read_text()
+    assert "client: 2\n" in Path("m/card.md").read_text()
 
 
 def test_a_position_is_not_taken_for_a_name_and_no_name_for_a_position(call, numbered):
@@ -144,9 +144,5 @@ def test_a_report_without_data_names_the_clients(numbered):
     Path("sites.csv").unlink()
     idiolect.report.write_figures(["a"], "f", ["svg"])
     assert [row[0] for row in csv.reader(Path("f/clients.csv").read_text().splitlines())][1:] == [
-        "1",
-        "10",
-        "101",
-        "2",
-        "3",
+        *("1", "2", "3", "10", "101")
     ]
