@@ -8,7 +8,7 @@ BOTH = {"fedavg": [0.80, 0.81, 0.82], "local": [0.70, 0.71, 0.72]}
 
 
 def test_a_clear_winner_is_named_with_its_interval():
-    # The differences to FedAvg are 10, 10 and 10.5 points: mean 10.17, s = 0.2887, half width 4.3027 s / sqrt(3) = 0.717.
+    # Differences to FedAvg of 10, 10 and 10.5 points: mean 10.17, s = 0.2887, half width 4.3027 s / sqrt(3) = 0.717.
     sentence = conclude_scores({**BOTH, "ditto": [0.90, 0.91, 0.925], "fedper": [0.80, 0.83, 0.80]})
     assert "fedavg has 81.00 % and local has 71.00 %" in sentence
     assert "1 of 2 other methods did better than both" in sentence
