@@ -50,8 +50,8 @@ def conclude_scores(scores: Mapping[str, Sequence[float]], metric: str = "accura
         finding = f"none of {len(others)} other methods did better than {reference}"
     known = " and ".join(f"{name} has {show(sign * means[name])} {unit(metric)}".rstrip() for name in REFERENCES)
     return (
-        f"Over {len(scores[reference])} seeds, {known}; {finding}; the best of them, {best}, differs from {reference} by"
-        f" {show(difference * sign, sign=True)}{' points' * bool(unit(metric))} (95 % interval"
+        f"Over {len(scores[reference])} seeds, {known}; {finding}; the best of them, {best}, differs from {reference}"
+        f" by {show(difference * sign, sign=True)}{' points' * bool(unit(metric))} (95 % interval"
         f" {show(min(low * sign, high * sign), sign=True)} to {show(max(low * sign, high * sign), sign=True)}, not"
         " corrected for choosing the best)."
     )
