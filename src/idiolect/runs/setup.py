@@ -206,7 +206,9 @@ def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) 
         modules = [copy_with_weights(module, initial) for module in modules]
     x, y = data.clients[0].split("train")
     loss, metrics = objects.get("loss", config.loss) or data.loss, objects.get("metrics", config.metrics)
-    return tuple(Task(module, (x[:2], y[:2]), loss, metrics, data.classes, config.head) for module in modules)
+    return tuple(
+        Task(module, (x[:2], y[:2]), loss, metrics, data.classes, config.head, data.layout) for module in modules
+    )
 
 
 def resolve_model(model: Any, data: Federation, seed: int) -> nn.Module:
