@@ -100,7 +100,7 @@ class InputLayout:
             )
         if self.dtype.is_floating_point:
             for path, row in zip(wanted, rows, strict=True):
-                if not row.is_floating_point() and row.numel() and int(row.abs().max()) > EXACT:
+                if row.dtype == torch.int64 and row.numel() and int(row.abs().max()) > EXACT:
                     raise DataError(
                         f"{owner}: the input {path} has whole numbers beyond {EXACT:,}, which are not exact beside"
                         " floating-point inputs; number them from 0 on"

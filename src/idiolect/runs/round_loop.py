@@ -167,7 +167,7 @@ class RoundLoop:
         outcomes, refused, norms = dict[int, Outcome](), dict[int, Refusal](), dict[int, Norms]()
         for index, outcome in self.engine.train(round, self.store.clients(ids), download):
             outcomes[index] = outcome
-            known = server.get(slot_of("params", self.plan.networks[index] if self.plan.networks else 0), {})
+            known = server.get(slot_of("params", self.plan.server_network(index)), {})
             wrong = Refusal(UNREADABLE, outcome.refused) if outcome.refused else None
             if outcome.upload:
                 norms[index] = measure_norms(outcome.upload)

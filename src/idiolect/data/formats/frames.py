@@ -23,8 +23,9 @@ ENDINGS = (".csv", ".tsv", ".parquet")
 
 def is_frame(data: Any) -> bool:
     """Whether something is a table with columns: of pandas, of Polars (also a lazy one) or of Hugging Face."""
-    package = type(data).__module__.partition(".")[0]
-    return package in ("pandas", "polars", "datasets") and (hasattr(data, "columns") or hasattr(data, "column_names"))
+    kind = type(data)
+    package = kind.__module__.partition(".")[0]
+    return package in ("pandas", "polars", "datasets") and (hasattr(kind, "columns") or hasattr(kind, "column_names"))
 
 
 def to_frame(data: Any, owner: str) -> pl.DataFrame:
