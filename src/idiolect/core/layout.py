@@ -167,9 +167,9 @@ def is_nested(values: Any, samples: int | None = None) -> bool:
     """Whether inputs are several, or sequences of different length, rather than an array: a mapping, a tuple of arrays
     with a row per sample, or a list of arrays that differ in length.
 
-    >>> is_nested({"a": [1]}), is_nested((torch.ones(2), torch.ones(2))), is_nested([[1.0], [1.0, 2.0]])
+    >>> is_nested({"a": [1]}), is_nested((torch.ones(2), torch.ones(2))), is_nested([[1], [1, 2]])
     (True, True, True)
-    >>> is_nested([[1.0]])
+    >>> is_nested([[1.0], [1.0, 2.0]])
     False
     """
     if isinstance(values, Mapping | Padded):
@@ -181,10 +181,11 @@ def is_nested(values: Any, samples: int | None = None) -> bool:
 
 
 def is_ragged(values: Any) -> bool:
-    """Whether a list holds sequences of different length."""
+    """Whether a list holds sequences of different length: arrays, or lists of whole numbers, which are tokens. Lists of
+    other numbers are rows, which should not differ."""
     if not isinstance(values, list) or not values or not all(hasattr(value, "__len__") for value in values):
         return hasattr(values, "dtype") and values.dtype == object and is_ragged(list(values))
-    if any(isinstance(value, str | Mapping) for value in values):
+    if not all(hasattr(value, "shape") or all(type(part) is int for part in value) for value in values):
         return False
     return len({len(value) if not hasattr(value, "shape") or value.shape else -1 for value in values}) > 1
 

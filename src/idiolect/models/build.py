@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..core.adopted import Adopted
 from ..core.errors import ModelError
 from ..core.options import make
 from .networks import Described, Network, models
@@ -32,7 +33,7 @@ def build(model: str | Network | Callable[..., nn.Module], data: Described, seed
         network = models.build(model)
     else:
         network = make(models.take(model, getattr(model, "__name__", "model")), {})
-    if not is_one_input(data):
+    if not is_one_input(data) and not isinstance(network, Adopted):
         raise ModelError(
             f"{network.name} takes one input, but the data have several; write a network whose forward has a"
             " parameter for"

@@ -25,7 +25,7 @@ from ..engines.machine import peak_memory_mb, threads
 from ..engines.slots import first_server, sent_names
 from .facts import RunFacts
 from .global_model import explain_no_global_model, find_global_model
-from .practice import diverges, explain_divergence, warn_of_data
+from .practice import diverges, explain_divergence
 from .screening import (
     NOT_FINITE,
     OUTSIZED,
@@ -84,7 +84,6 @@ class RoundLoop:
     def run(self, watch: Callable[[Progress], None] = lambda _: None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Do all rounds that are left; False if `stop` ended it early. Every round is committed when done."""
         plan = self.plan
-        warn_of_data(plan.data, self.rule)
         server = self.store.server() or first_server(plan.server(self.first_round))
         if plan.eval_global and self.first_round < plan.rounds and find_global_model(plan, server, 0) is None:
             log.warning("nothing is recorded at the point global: %s", explain_no_global_model(plan))
