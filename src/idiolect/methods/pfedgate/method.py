@@ -29,9 +29,9 @@ Optimize = Callable[[Slots, str, Grad, float | None], Slots]
 @dataclass(frozen=True)
 class PFedGate(Adaptation):
     r"""pFedGate (Chen et al., ICML 2023): each client's private gating network :math:`\phi_i` looks at a batch and
-    gives, per block of the shared model, a scale M and a score G in (0, 1). The blocks with the highest scores that
-    fit the client's budget :math:`s_i` stay (eq. 6; only `solver=exact` solves it, the default takes what fits by
-    decreasing score, as the authors' program does), and the model that computes is the block-wise product
+    gives, per block of the shared model, a scale M in (0, 2) and a score G in (0, 1). The blocks with the highest
+    scores that fit the client's budget :math:`s_i` stay (eq. 6; only `solver=exact` solves it, the default takes what
+    fits by decreasing score, as the authors' program does), and the model that computes is the block-wise product
 
     .. math:: \theta' = \theta \circledast M', \quad M' = M \cdot I^*, \quad
               I^* = \arg\max_I I \cdot G \;\text{ s.t. }\; I \cdot W \le s_i d.
@@ -56,7 +56,8 @@ class PFedGate(Adaptation):
     """
 
     about = About(
-        "A private gating network makes a sparse model of the shared one, within each client's budget",
+        "A private gate makes a sparse model within a client's budget",
+        family="masks and sub-models",
         paper="chen2023pfedgate",
         reveals="the coordinates of the shared model that were active in some batch, and so also which these are",
         stays="the gating network",
