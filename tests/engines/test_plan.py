@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from idiolect.data import Client
+from idiolect.engines.plan import Part, join_parts
 from idiolect.testing import tiny_plan
 
 
@@ -37,3 +39,22 @@ def test_nothing_is_held_out_otherwise():
     plan = tiny_plan("fedavg")
     assert positions(plan, 0, "holdout") == []
     assert torch.equal(plan.part(0, "train").positions, plan.data.clients[0].train)
+
+
+def test_where_a_batch_needs_two_samples_they_depend_on_each_other():
+    """The norms of pFedGate's gates see the whole batch, so padding would show; without gates nothing does."""
+    assert tiny_plan("pfedgate").mixes_samples
+    assert not tiny_plan("pfedgate(fixed=true)").mixes_samples
+
+
+def test_parts_are_joined_as_if_each_were_taken():
+    """From one array, from arrays that share only inputs or only targets, and where a client changes its inputs."""
+    x, y, none = torch.arange(4.0)[:, None], torch.arange(4), torch.tensor([], dtype=torch.long)
+
+    def part(*chosen, x=x, y=y, shift=None):
+        return Part(Client("a", x, y, none, none, none, shift), torch.tensor(chosen), "cpu")
+
+    for other in (part(3), part(3, x=-x), part(3, y=-y), part(3, shift=lambda x, positions: x + 10)):
+        for parts in ([part(2, 0), other], [other, part(2, 0)], [other]):
+            expected = [torch.cat(some) for some in zip(*(one.take() for one in parts), strict=True)]
+            assert all(map(torch.equal, join_parts(parts), expected))
