@@ -9,7 +9,6 @@ from idiolect.data import Client
 from idiolect.engines.plan import Part, join_parts
 from idiolect.testing import tiny_plan
 
-
 ARRAYS = {"x": torch.arange(4.0)[:, None], "y": torch.arange(4)}
 
 
