@@ -1,4 +1,4 @@
-"""Tables: any CSV with a column of clients, any NPZ, UCI heart disease by hospital and UCI HAR by subject."""
+"""Tables: any CSV with a column of clients, any NPZ, UCI heart disease and UCI HAR by subject."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ class OwnFile(Source):
 class TableFile(Columns, OwnFile):
     """Tables in files: one with a column of clients, or a folder with a file per client."""
 
+    own: ClassVar[bool] = True
     licence: ClassVar[str] = "your own"
     size: ClassVar[str] = "as many as there are"
     groups: ClassVar[str] = "the values of the column `client`, or the files of a folder"
@@ -115,6 +116,7 @@ class Npz(OwnFile):
     are taken as they are: bytes and numbers as float32, other whole numbers as tokens, unless `inputs` or `predict` say
     otherwise. An array `time`, `session` or `fold` decides the splits."""
 
+    own: ClassVar[bool] = True
     title: ClassVar[str] = "own arrays x, y and, if you like, client"
     groups: ClassVar[str] = "the values of `client`"
 
@@ -176,7 +178,7 @@ class Heart(FileSource):
     means and deviations, and the kinds of chest pain (2 to 4) and of ECG (1, 2) as yes or no.
     """
 
-    title: ClassVar[str] = "UCI heart disease by hospital"
+    title: ClassVar[str] = "UCI heart disease"
     licence: ClassVar[str] = "CC BY 4.0 (UCI)"
     size: ClassVar[str] = "740 samples, 13 numbers, 2 classes"
     groups: ClassVar[str] = "4 hospitals: 303, 261, 46 and 130 samples"
@@ -222,7 +224,7 @@ class Har(FileSource):
     """Six activities of 30 people from the sensors of a phone: windows of 128 time steps of 9 signals, or the 561
     published features. The compact file holds the second half of each window, and results on it the name har-blocks."""
 
-    title: ClassVar[str] = "UCI HAR: activities from a phone's sensors, by subject"
+    title: ClassVar[str] = "UCI HAR: activities from a phone's sensors"
     licence: ClassVar[str] = "CC BY 4.0 (UCI)"
     size: ClassVar[str] = "10,299 samples, 9 x 128 (9 x 64 in the compact file) or 561 numbers, 6 classes"
     groups: ClassVar[str] = "30 subjects with 281 to 409 samples each"
