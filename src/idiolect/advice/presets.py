@@ -44,9 +44,9 @@ class Preset:
 def name_optimizer(optimizer: Optimizer) -> str:
     """What of an optimiser learning rates depend on: its name, and whether it has momentum.
 
-    >>> from idiolect.task.optimizers import optimizers
-    >>> name_optimizer(optimizers.build("sgd(momentum=0.9)")), name_optimizer(optimizers.build("adam"))
-    ('sgd with momentum', 'adam')
+    >>> from idiolect.runs import configure
+    >>> name_optimizer(configure({"momentum": 0.9}).build_optimizer())
+    'sgd with momentum'
     """
     return optimizer.name + " with momentum" * bool(getattr(optimizer, "momentum", 0))
 
