@@ -48,7 +48,7 @@ def name_optimizer(optimizer: Optimizer) -> str:
     >>> name_optimizer(configure({"momentum": 0.9}).build_optimizer())
     'sgd with momentum'
     """
-    return optimizer.name + " with momentum" * bool(getattr(optimizer, "momentum", 0))
+    return describe(optimizer).partition("(")[0] + " with momentum" * bool(getattr(optimizer, "momentum", 0))
 
 
 def find_kind(measured: tuple[Finding, ...]) -> str:

@@ -170,7 +170,7 @@ def labels_of_near_gates(run: FinishedRun) -> float:
 
 def label_list(y: Tensor) -> list[int]:
     """The labels that occur."""
-    return [int(label) for label in y.unique()]
+    return sorted(set(y.flatten().tolist()))
 
 
 def overlap(a: set[int], b: set[int]) -> float:
