@@ -17,6 +17,11 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items):
+    """Pages of the documents, of which each is one test, and what is slow come first, so that workers end together."""
+    items.sort(key=lambda item: item.path.suffix != ".md" and item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(autouse=True)
 def seed():
     """Modules that a test makes have the same initial weights, and warnings that are given once are given, in whatever
