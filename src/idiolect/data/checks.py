@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..core.errors import DataError
 from .arrays import vocabulary_of
+from .samples import Inputs, Samples
 
 if TYPE_CHECKING:
     from .client import Client
@@ -39,11 +40,11 @@ def check_clients(clients: Sequence[Client], classes: int | None) -> int | None:
         )
     for client in clients:
         if client.shift is not None:
-            client.shift(client.x[:1], client.train[:1])
+            client.take(client.train[:1].long())
     return None if clients[0].y.is_floating_point() else _check_labels(clients, classes)
 
 
-def check_public(public: tuple[Tensor, Tensor], clients: Sequence[Client]) -> None:
+def check_public(public: tuple[Inputs, Tensor], clients: Sequence[Client]) -> None:
     """Raise `DataError` unless public samples look like the clients' own."""
     x, client_x = public[0], clients[0].x
     if not len(x) or x.shape[1:] != client_x.shape[1:] or x.dtype != client_x.dtype:
@@ -79,13 +80,17 @@ def _check_alike(first: Client, client: Client) -> None:
             )
 
 
-def _check_finite(clients: Sequence[Client], get: Callable[[Client], Tensor], what: str) -> None:
+def _check_finite(clients: Sequence[Client], get: Callable[[Client], Inputs], what: str) -> None:
     # Clients may share one tensor, which is then looked at once; part by part, as a whole one would be copied.
-    tensors = {id(get(client)): get(client) for client in clients}
+    # What is read when it is needed is looked at then.
+    tensors = {id(body): body for body in map(get, clients) if isinstance(body, Tensor)}
     if all(bool(torch.isfinite(part).all()) for tensor in tensors.values() for part in torch.split(tensor, 1024)):
         return
     for client in clients:
-        values = get(client)[client.indices].flatten(1) if get(client).ndim > 1 else get(client)[client.indices, None]
+        body = get(client)
+        if isinstance(body, Samples):
+            continue
+        values = body[client.indices].flatten(1) if body.ndim > 1 else body[client.indices, None]
         bad = int((~torch.isfinite(values)).any(1).sum())
         if bad:
             raise DataError(

@@ -92,9 +92,10 @@ class Listed:
     def take(self, index: np.ndarray) -> Bytes:
         """Some images, read and decoded."""
         chosen = (self.paths[at] for at in index)
-        return _stack(((self._read(path), str(path)) for path in chosen), len(index), "the folder")
+        return _stack(((self.read(path), str(path)) for path in chosen), len(index), "the folder")
 
-    def _read(self, path: Path) -> Bytes:
+    def read(self, path: Path) -> Bytes:
+        """One image."""
         try:
             raw = path.read_bytes()
         except OSError as error:
@@ -185,12 +186,13 @@ def _stack(images: Iterator[tuple[Bytes, str]], count: int, name: str) -> Bytes:
     for at, (image, other) in enumerate(images, start=1):
         if image.shape != first.shape:
             raise DataError(
-                f"images of different sizes in {name}: {label} has {_sides(first)}, {other} has {_sides(image)};"
+                f"images of different sizes in {name}: {label} has {sides(first)}, {other} has {sides(image)};"
                 " resize them, or give side=..., the pixels to which all are brought"
             )
         stacked[at] = image
     return stacked
 
 
-def _sides(image: Bytes) -> str:
+def sides(image: Bytes) -> str:
+    """Width and height in words."""
     return f"{image.shape[2]} x {image.shape[1]} pixels"
