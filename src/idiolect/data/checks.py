@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from .samples import Inputs, Samples
 if TYPE_CHECKING:
     from .client import Client
 
+log = logging.getLogger("idiolect")
 
 MOST_CLASSES = 10**7
 """How many classes, or different tokens, there may be: a network has an output, or a row, for each."""
@@ -42,6 +44,23 @@ def check_clients(clients: Sequence[Client], classes: int | None) -> int | None:
         if client.shift is not None:
             client.take(client.train[:1].long())
     return None if clients[0].y.is_floating_point() else _check_labels(clients, classes)
+
+
+def warn_of_random(clients: Sequence[Client]) -> None:
+    """Say once whose validation and test samples draw random numbers, as if they were to be augmented."""
+    names = [
+        client.name
+        for client in clients
+        if isinstance(client.x, Samples) and client.x.draws_at(torch.cat([client.val, client.test]).long())
+    ]
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        log.warning(
+            "the data set of client %r%s draws random numbers, which its validation and test samples also get (always"
+            " the same ones); give it data sets of their own without them: {'train': ..., 'val': ..., 'test': ...}",
+            names[0],
+            more,
+        )
 
 
 def check_public(public: tuple[Inputs, Tensor], clients: Sequence[Client]) -> None:

@@ -18,7 +18,7 @@ from ..core.errors import DataError
 from ..core.options import did_you_mean
 from ..core.randomness import generator
 from . import arrays
-from .checks import check_clients, check_public
+from .checks import check_clients, check_public, warn_of_random
 from .client import Client, build_client
 from .lazy.cache import attach_cache
 from .naming import UNNAMED, Naming, make_naming, number_clients
@@ -261,6 +261,7 @@ class Federation:
     ) -> Federation:
         classes = check_clients(clients, classes)
         names.check(classes, tuple(clients[0].x.shape[1:]))
+        warn_of_random(clients)
         if isinstance(public, float):
             raise DataError(
                 "a share of public samples is taken out of one pool of data, but these data come as clients; "

@@ -95,6 +95,10 @@ class Samples(ABC):
         """The largest token."""
         return max(part.largest() for part in self.parts)
 
+    def draws_at(self, positions: Tensor) -> bool:
+        """Whether reading some of the samples draws random numbers."""
+        return False
+
     def _check_finite(self, x: Tensor, positions: Tensor, owner: str) -> None:
         """Look at what has not been looked at."""
         if not hasattr(self, "_seen"):
@@ -126,6 +130,10 @@ class Chosen(Samples):
     def read(self, positions: Tensor, y: Tensor, owner: str, draw: Draw | None) -> tuple[Tensor, Tensor]:
         """Out of the others."""
         return self.inner.read(self.index[positions], y, owner, draw)
+
+    def draws_at(self, positions: Tensor) -> bool:
+        """As for the others."""
+        return self.inner.draws_at(self.index[positions])
 
     def digest(self, positions: Tensor) -> Iterator[bytes]:
         """As of the others."""
@@ -160,11 +168,20 @@ class Joined(Samples):
                     x[rows], y[rows] = body.read(inside, y[rows], owner, draw)
         return x, y
 
+    def draws_at(self, positions: Tensor) -> bool:
+        """In any of its bodies."""
+        inside = [(body, self._inside(at, positions)) for at, body in enumerate(self.bodies)]
+        return any(isinstance(body, Samples) and len(rows) and body.draws_at(rows) for body, rows in inside)
+
     def digest(self, positions: Tensor) -> Iterator[bytes]:
         """Body after body."""
         for at, body in enumerate(self.bodies):
-            inside = positions[(positions >= self.starts[at]) & (positions < self.starts[at + 1])] - self.starts[at]
-            yield from digest_rows(body, inside)
+            yield from digest_rows(body, self._inside(at, positions))
+
+    def _inside(self, at: int, positions: Tensor) -> Tensor:
+        first, end = self.starts[at], self.starts[at + 1]
+        inside: Tensor = positions[(positions >= first) & (positions < end)] - first
+        return inside
 
 
 Inputs = Tensor | Samples

@@ -129,7 +129,7 @@ class Joined:
 
 def decode(raw: bytes, name: str, mode: str = "RGB", size: int | None = None) -> Bytes:
     """One encoded image as uint8 [channels, height, width]; damage is a `DataError`."""
-    from PIL import Image, UnidentifiedImageError  # which take long to import
+    from PIL import Image  # which takes long to import
 
     try:
         with Image.open(io.BytesIO(raw)) as image:
@@ -137,9 +137,15 @@ def decode(raw: bytes, name: str, mode: str = "RGB", size: int | None = None) ->
             if size is not None and shown.size != (size, size):
                 shown = shown.resize((size, size), Image.Resampling.BILINEAR)
             pixels: Bytes = np.array(shown)
-    except (UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, *BROKEN) as error:
-        raise DataError(f"{name} is no image that can be read ({error}); replace it or leave it out") from error
+    except (Image.DecompressionBombError, SyntaxError, *BROKEN) as error:
+        raise no_image(name, error) from error
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def no_image(name: str, error: BaseException) -> DataError:
+    """The error of a file that is no image."""
+    reason = str(error).partition(" <_io")[0]
+    return DataError(f"{name} is no image that can be read ({reason}); replace it or leave it out")
 
 
 def resize(images: Bytes, size: int | None) -> Bytes:

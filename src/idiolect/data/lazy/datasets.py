@@ -108,6 +108,10 @@ class DatasetSamples(Samples):
                 f" {known.tolist()}; its attribute targets (or labels) must hold what reading gives, or be left out"
             )
 
+    def draws_at(self, positions: Tensor) -> bool:
+        """Whether any is read, and the data set draws."""
+        return self.is_random and len(positions) > 0
+
     def largest(self) -> int:
         """The largest token."""
         with own_randomness():

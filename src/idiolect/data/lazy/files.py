@@ -15,7 +15,7 @@ from torch import Tensor
 from ...core.errors import DataError
 from ...core.reading import track
 from ..formats.files import BROKEN, unreadable
-from ..formats.images import NONE, Listed, decode, sides, to_inputs
+from ..formats.images import NONE, Listed, decode, no_image, sides, to_inputs
 from ..samples import Draw, Samples
 
 _ENDS = {b"\xff\xd8": b"\xff\xd9", b"\x89P": b"IEND"}
@@ -71,7 +71,7 @@ class ImageSamples(Samples):
 
 def read_header(path: Path) -> Header:
     """What an image file says of itself, and the hash of its bytes; an error where it is none, or cut off."""
-    from PIL import Image, UnidentifiedImageError  # which take long to import
+    from PIL import Image  # which takes long to import
 
     try:
         raw = path.read_bytes()
@@ -80,8 +80,8 @@ def read_header(path: Path) -> Header:
     try:
         with Image.open(io.BytesIO(raw)) as image:
             width, height = image.size
-    except (UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, *BROKEN) as error:
-        raise DataError(f"{path} is no image that can be read ({error}); replace it or leave it out") from error
+    except (Image.DecompressionBombError, SyntaxError, *BROKEN) as error:
+        raise no_image(str(path), error) from error
     if (end := _ENDS.get(raw[:2])) and end not in raw[-64:]:
         decode(raw, str(path))  # other things may follow an image
     return Header(height, width, hashlib.sha256(raw).digest())

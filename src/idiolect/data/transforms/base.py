@@ -111,7 +111,7 @@ class OwnTransform:
         if given.dtype != sample.dtype:
             raise DataError(
                 f"{owner}: the transform {self} gives {given.dtype}, not {sample.dtype}; keep the type, as by"
-                ".to(x.dtype)"
+                " .to(x.dtype)"
             )
         return given.detach()
 

@@ -211,7 +211,7 @@ class Normalize(Transform):
             )
         if min(std) <= 0:
             raise transform_error(self, f"has the deviations {list(std)}, which must be above 0")
-        if self.mean is None and bool(x.abs().max() > 1.5):
+        if self.mean is None and bool(x.abs().max() > 10):
             raise transform_error(
                 self,
                 f"is for values in [0, 1], but a sample reaches {float(x.abs().max()):g}; give mean and std, such as"
