@@ -55,7 +55,8 @@ class PFedGate(Adaptation):
     """
 
     about = About(
-        "A private gating network makes a sparse model of the shared one, within each client's budget",
+        "A private gate makes a sparse model within a client's budget",
+        family="masks and sub-models",
         paper="chen2023pfedgate",
         reveals="the coordinates of the shared model that were active in some batch, and so also which these are",
         stays="the gating network",
