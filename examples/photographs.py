@@ -3,9 +3,9 @@
 python examples/photographs.py
 
 Three schools photograph real digits (from scikit-learn; the schools are made up) and keep them as files: a folder per
-school, in it a folder per digit. First the folder is named as it is, then with transforms by name. Then each school is a
-PyTorch data set whose own noise is new in every epoch, for training samples alone: validation and test samples have data
-sets without it.
+school, in it a folder per digit. First the folder is named as it is, then with transforms by name. Then each school is
+a PyTorch data set whose own noise is new in every epoch, for training samples alone: validation and test samples have
+data sets without it.
 """
 
 from __future__ import annotations

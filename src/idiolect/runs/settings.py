@@ -116,7 +116,7 @@ class Config(Options):
     )
     cache_mb: int = option(256, min=0, help="memory for the clients' states that are on disk, in megabytes")
     sample_cache_mb: int = option(
-        512, min=0, help="room for decoded samples of data that are read when they are needed, in megabytes"
+        256, min=0, help="room for decoded samples of data that are read when they are needed, in megabytes"
     )
     sample_cache: str | None = option(None, help="folder for these samples, which later runs use; none is in memory")
     device: str = option("cpu", help="where tensors live, as in cpu or cuda")
