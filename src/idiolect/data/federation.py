@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,14 +19,17 @@ from ..core.layout import InputLayout, is_nested
 from ..core.options import did_you_mean
 from ..core.randomness import generator
 from . import arrays
-from .checks import check_clients, check_public
+from .checks import check_clients, check_public, warn_of_random
 from .client import Client, build_client
 from .cutting import Cutting
+from .lazy.cache import attach_cache
 from .naming import UNNAMED, Naming, make_naming, number_clients
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
 from .preparing import Preparation, Prepared
+from .samples import Inputs, Samples, digest_rows
 from .several import lay_out
 from .splits import SHARES, SPLITS, Indices, check_seed, check_shares, cut, hold_out
+from .transforms import Transforms
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,7 +47,7 @@ class Federation:
     classes: int | None
     partition: str
     partition_hash: str
-    public: tuple[Tensor, Tensor] | None = None
+    public: tuple[Inputs, Tensor] | None = None
     unseen: frozenset[int] = frozenset()
     seed: int = 0
     words: int | None = None
@@ -52,6 +55,7 @@ class Federation:
     loss: str | None = None
     prepared: Prepared | None = None
     layout: InputLayout | None = None
+    transform: Transforms | None = None
 
     def __getitem__(self, name: str) -> Client:
         """A client by its name."""
@@ -74,10 +78,13 @@ class Federation:
         """The clients that may train, by position."""
         return tuple(position for position in range(len(self)) if position not in self.unseen)
 
-    @property
+    @cached_property
     def input_shape(self) -> Any:
-        """The shape of one sample; of several inputs the shape of each, in the same form."""
-        return tuple(self.clients[0].x.shape[1:]) if self.layout is None else self.layout.shapes
+        """The shape of one sample, as networks see it; of several inputs the shape of each, in the same form."""
+        if self.layout is not None:
+            return self.layout.shapes
+        first = self.clients[0]
+        return tuple((first.take(first.train[:1].long())[0] if self.transform else first.x).shape[1:])
 
     @property
     def outputs(self) -> int:
@@ -102,7 +109,9 @@ class Federation:
         if self.words is not None:
             return self.words
         if self.layout is not None:
-            return arrays.vocabulary_of(part for client in self.clients for part in self.layout.whole_numbers(client.x))
+            return arrays.vocabulary_of(
+                part for client in self.clients for part in self.layout.whole_numbers(cast(Tensor, client.x))
+            )
         return arrays.vocabulary_of(client.x for client in self.clients)
 
     @cached_property
@@ -112,12 +121,34 @@ class Federation:
         for client in self.clients:
             digest.update(f"{client.name} {client.shift}".encode())
             for which in SPLITS:
-                index = getattr(client, which)
-                _update(digest, client.x[index], client.y[index])
+                index = getattr(client, which).long()
+                _update(digest, client.x, index)
+                _update(digest, client.y, index)
         if self.layout is not None:
             digest.update(str(self.layout).encode())
-        _update(digest, *(self.public or ()))
+        for body in self.public or ():
+            _update(digest, body, torch.arange(len(body)))
         return digest.hexdigest()[:12]
+
+    def transformed(self, transform: Transforms | None) -> Federation:
+        """The same with these transforms of inputs, or an error where they are not for them."""
+        if transform is None and self.transform is None:
+            return self
+        if transform is not None:
+            if self.layout is not None:
+                raise DataError(
+                    f"transforms are for one input, but the data have several ({self.layout}); leave them out"
+                )
+            first = replace(self.clients[0], transform=None)
+            transform.fit(*first.take(first.train[:3].long()))
+        clients = tuple(replace(client, transform=transform) for client in self.clients)
+        return replace(self, clients=clients, transform=transform)
+
+    def cached(self, megabytes: int, folder: str | None = None) -> Federation:
+        """The same, which keeps so much of what is read late: in memory, or in a folder."""
+        bodies = [*(client.x for client in self.clients), *(self.public or ())[:1]]
+        attach_cache([body for body in bodies if isinstance(body, Samples)], megabytes, folder)
+        return self
 
     def label_counts(self) -> Tensor:
         """How many samples of each class each client holds: [clients, classes].
@@ -277,6 +308,7 @@ class Federation:
             raise DataError(f"{name} has several inputs ({layout}), which no feature shift fits; use another partition")
         classes = check_clients(clients, classes)
         names.check(classes, tuple(clients[0].x.shape[1:]))
+        warn_of_random(clients)
         if isinstance(public, float):
             raise DataError(
                 "a share of public samples is taken out of one pool of data, but these data come as clients; "
@@ -341,6 +373,7 @@ def _number(clients: int) -> list[str]:
     return [f"client-{position:0{len(str(clients - 1))}}" for position in range(clients)]
 
 
-def _update(digest: Any, *tensors: Tensor) -> None:
-    for tensor in tensors:
-        digest.update(f"{list(tensor.shape)} {tensor.dtype}".encode() + tensor.contiguous().numpy().tobytes())
+def _update(digest: Any, body: Inputs, index: Tensor) -> None:
+    digest.update(f"{[len(index), *body.shape[1:]]} {body.dtype}".encode())
+    for part in digest_rows(body, index):
+        digest.update(part)

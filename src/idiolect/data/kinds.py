@@ -58,6 +58,10 @@ class Kinds:
         if self.inputs is None or is_nested(x):
             return x
         read = arrays.inputs(x, owner)
+        if not isinstance(read, Tensor):
+            raise DataError(
+                f"{owner}: inputs={self.inputs} is for arrays, but these are read when they are needed; leave it out"
+            )
         if self.inputs == "tokens" and read.is_floating_point():
             if not bool((read == read.round()).all()):
                 raise DataError(

@@ -22,6 +22,7 @@ from ..core.errors import InputError, ModelError, UnknownNameError
 from ..core.options import did_you_mean
 from ..data import Federation
 from ..data import load as load_data
+from ..data.transforms import build_transforms
 from ..engines import Plan
 from ..kernels import has_bf16
 from ..models import build as build_model
@@ -33,8 +34,10 @@ from .settings import Config, configure, mark_objects
 
 log = logging.getLogger("idiolect")
 
-OBJECTS = ("data", "model", "loss", "metrics", "initial", "schedule", "public")
+OBJECTS = ("data", "model", "loss", "metrics", "transform", "initial", "schedule", "public")
 """Settings that may be given as objects instead of by name."""
+LISTS = ("metrics", "transform")
+"""Settings that may be lists of names."""
 DEALING = ("partition", "clients", "unseen", "split", "public")
 """Settings that say how data become clients, which a federation has behind it."""
 IN_DATA = "(part of the data)"
@@ -55,7 +58,7 @@ def separate(arguments: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
     for name, value in arguments.items():
         if value is None and name != "data":
             continue
-        if name == "metrics" and isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+        if name in LISTS and isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
             settings[name] = ", ".join(value)
         elif name in NETWORKS:
             objects |= {name: value} if len(value) else {}
@@ -126,7 +129,8 @@ def _is_file(name: str, value: Any) -> bool:
 def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
     """The plan that a configuration and the user's objects, by name, describe; an object counts before a setting."""
     method: Method = registry.build(objects.get("method") or config.method)
-    data = resolve_data(config, objects)
+    transform = build_transforms(objects.get("transform", config.transform))
+    data = resolve_data(config, objects).transformed(transform).cached(config.sample_cache_mb, config.sample_cache)
     tasks = resolve_tasks(config, objects, data)
     for task in tasks:
         _place(task, config)
@@ -205,10 +209,11 @@ def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) 
     initial = objects.get("initial", config.initial)
     if initial is not None:
         modules = [copy_with_weights(module, initial) for module in modules]
-    x, y = data.clients[0].split("train")
+    first = data.clients[0]
+    x, y = first.take(first.train[:2].long())
     loss, metrics = objects.get("loss", config.loss) or data.loss, objects.get("metrics", config.metrics)
     if len(modules) == 1 or data.classes is None:
-        return tuple(Task(m, (x[:2], y[:2]), loss, metrics, data.classes, config.head, data.layout) for m in modules)
+        return tuple(Task(m, (x, y), loss, metrics, data.classes, config.head, data.layout) for m in modules)
     networks = resolve_networks(objects.get("model_of") or (), data, len(modules))
     return tuple(
         own_task(module, number, networks, data, loss, metrics, config.head) for number, module in enumerate(modules)
@@ -221,13 +226,13 @@ def own_task(
     """The task of one network among several, which has outputs for the classes of its own clients at least."""
     own = [client for client, network in zip(data.clients, networks, strict=True) if network == number]
     largest = max(own, key=lambda client: int(client.y[client.indices].max()), default=data.clients[0])
-    x, y = largest.split("train")
+    x, y = largest.take(largest.train[:2].long())
     try:
         wanted = int(largest.y[largest.indices].max()) + 1
-        task = Task(module, (x[:2], y[:2]), loss, metrics, wanted, head, data.layout)
+        task = Task(module, (x, y), loss, metrics, wanted, head, data.layout)
     except ModelError as error:
         raise ModelError(f"network {number}, of client {largest.name!r}: {error}") from error
-    logits = task.example_output.outputs.shape[class_axis(task.example_output.outputs, y[:2])]
+    logits = task.example_output.outputs.shape[class_axis(task.example_output.outputs, y)]
     task.classes = min(data.classes or 0, logits) if logits >= wanted else data.classes
     return task
 
