@@ -17,6 +17,8 @@ WIDTH, HEIGHT = 520, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 52
 FENCE = 7.0
 """How many times as far from the median as the middle one a value may be before it counts as an outlier."""
+SQUASHED = 3.0
+"""An outlier is left out only where it would make the range so many times as long."""
 START = 2.0
 """How much room the start of curves may take, in lengths of the range of the rest."""
 LOGARITHMIC = 1000.0
@@ -209,6 +211,8 @@ def readable_range(curves: Sequence[Sequence[float]]) -> tuple[float, float]:
     apart = np.abs(settled - np.median(settled))
     room = FENCE * np.median(apart)
     kept = settled[apart <= room] if room > 0 else settled
+    if np.ptp(settled) <= SQUASHED * np.ptp(kept):
+        kept = settled
     low, high = float(kept.min()), float(kept.max())
     spare = START * (high - low)
     if spare == 0:

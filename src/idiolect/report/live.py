@@ -200,7 +200,7 @@ def make_chart(name: str, title: str, metric: str, curves: Mapping[str, Curve]) 
 def runs_table(runs: Sequence[Watched], seen: dict[Path, tuple[dict[int, float], int]], metric: str) -> Table:
     """A line per run: how far it is, what it has reached, who takes part, and what was refused."""
     scored = (f"validation {label(metric)}", "lowest client", "highest client", "training loss")
-    heads = ("run", "seed", "round", "%", *scored, "clients", "refused", "time", "left", "state")
+    heads = ("run", "seed", "round", *scored, "clients", "refused", "time", "left", "state")
     columns = [Column(head) for head in heads]
     rows = []
     for run in runs:
@@ -215,7 +215,6 @@ def runs_table(runs: Sequence[Watched], seen: dict[Path, tuple[dict[int, float],
                 Cell(run.method, run.method),
                 Cell(str(run.seed), float(run.seed) if isinstance(run.seed, int) else math.nan),
                 Cell(f"{run.done} of {run.rounds}", float(run.done)),
-                Cell(f"{100 * run.done // max(1, run.rounds)}", 100 * run.done / max(1, run.rounds)),
                 score_cell(newest, metric),
                 score_cell(lowest, metric),
                 score_cell(highest, metric),

@@ -163,9 +163,9 @@ def breakable(text: str) -> Markup:
     """Text that may be broken inside the expression of a method: after a bracket or a comma.
 
     >>> breakable("fedlag(ditto, k=1) & more (points)")
-    Markup('fedlag(<wbr>ditto,<wbr> k=1) &amp; more (points)')
+    Markup('fedlag(<wbr>ditto, k=1) &amp; more (points)')
     """
-    return Markup(re.sub(r"(?<=\w\()|(?<=,)", "<wbr>", str(escape(visible(text, lines=True)))))
+    return Markup(re.sub(r"(?<=\w\()|(?<=,)(?=\S)", "<wbr>", str(escape(visible(text, lines=True)))))
 
 
 def lead(study: Study) -> str:

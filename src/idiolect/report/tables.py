@@ -47,10 +47,8 @@ def fold_columns(table: Table) -> Table:
     for place, (column, cells) in enumerate(zip(table.columns, texts, strict=True)):
         if place == 0:
             continue
-        if len(values := {text for text in cells if text}) == 1 and values != {"–"}:
+        if len(values := {text for text in cells if text}) == 1:
             alike.append(f"{column.head} {values.pop()}")
-        elif values <= {"–"}:
-            alike.append(f"{column.head} unknown")
         elif kept[-1] and cells == texts[kept[-1]]:
             twins.append(f"{column.head} is the same as {table.columns[kept[-1]].head} in all rows")
         else:
@@ -61,7 +59,7 @@ def fold_columns(table: Table) -> Table:
 
 
 def align_digits(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """A column of plain numbers, all with as many digits after the point as its middle one needs; other columns, and
+    """A column of plain numbers, all with as many digits after the point as its middle one needs for three; other columns, and
     numbers a million times as large as the middle one, as they are.
 
     >>> [cell.text for cell in align_digits([Cell("4.8", 4.8), Cell("4.81", 4.81), Cell("0", 0.0), Cell("–", math.nan)])
@@ -76,8 +74,7 @@ def align_digits(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     decimals = {_decimals(cell.text) for cell in plain}
     if len(decimals) == 1:
         return tuple(cells)
-    near = [_decimals(cell.text) for cell in plain if 0.1 * middle <= abs(float(cell.value)) <= 10 * middle]
-    digits = max(near, default=max(decimals))
+    digits = max(0, 2 - math.floor(math.log10(middle or max(*sizes, 1.0))))
     return tuple(
         _write(cell, digits) if cell in plain and abs(float(cell.value)) < 1e6 * max(middle, 1e-9) else cell
         for cell in cells
