@@ -318,7 +318,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(page, chromium):
     assert chromium.evaluate(f"{wide}.length") > 0
     assert chromium.evaluate(f"{wide}.every(s => getComputedStyle(s).backgroundImage.includes('gradient'))")
     assert chromium.evaluate(
-        "[...document.querySelectorAll('figure svg')].every(s => s.getBoundingClientRect().right <= 391)"
+        "[...document.querySelectorAll('.chart svg, .drawing')].every(s => s.getBoundingClientRect().right <= 391)"
     )
 
 
