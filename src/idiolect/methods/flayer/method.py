@@ -72,7 +72,8 @@ class FLAYER(Wrapper):
     """
 
     about = About(
-        "Own and global head mixed by accuracy, a learning rate per layer, only what moved most is sent",
+        "Mixed heads, a learning rate per layer, sparse uploads",
+        family="mixtures of models",
         paper="chen2025flayer",
         kind="wrapper",
         reveals="of each layer the coordinates that moved most (the last layer whole), and so also which these are",
