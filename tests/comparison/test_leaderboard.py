@@ -184,7 +184,12 @@ def of_seeds(**scores):
     return {method: {seed: summary(score) for seed, score in enumerate(values)} for method, values in scores.items()}
 
 
-FAR = {"fedavg": (0.70, 0.71, 0.72), "ditto": (0.80, 0.812, 0.821), "apfl": (0.60, 0.612, 0.621), "fedper": (0.6, 0.9, 0.71)}
+FAR = {
+    "fedavg": (0.70, 0.71, 0.72),
+    "ditto": (0.80, 0.812, 0.821),
+    "apfl": (0.60, 0.612, 0.621),
+    "fedper": (0.6, 0.9, 0.71),
+}
 
 
 def test_bold_is_what_differs_from_the_baseline_by_more_than_chance():
@@ -198,10 +203,14 @@ def test_bold_is_what_differs_from_the_baseline_by_more_than_chance():
 
 def test_a_report_says_what_came_out_and_how_sure_it_is():
     sure = summarize(comparison(of_seeds(**FAR)))
-    assert sure.startswith("Over 3 seeds, ditto has the best score, a test accuracy of 81.10 % (95 % interval 78.48 to 83.72)")
+    assert sure.startswith(
+        "Over 3 seeds, ditto has the best score, a test accuracy of 81.10 % (95 % interval 78.48 to 83.72)"
+    )
     assert "+10.10 points beside fedavg" in sure
     assert "is more than chance explains (Holm-corrected p <.001)" in sure
     assert "may be chance (Holm-corrected p = " in summarize(comparison(of_seeds(fedavg=(0.7, 0.8), ditto=(0.9, 0.8))))
     assert "One seed says nothing of chance" in summarize(comparison(of_seeds(fedavg=(0.7,), ditto=(0.9,))))
-    assert summarize(comparison(of_seeds(fedavg=(0.9, 0.9), ditto=(0.7, 0.8)))).startswith("No method has a better score")
+    assert summarize(comparison(of_seeds(fedavg=(0.9, 0.9), ditto=(0.7, 0.8)))).startswith(
+        "No method has a better score"
+    )
     assert summarize(comparison(of_seeds(fedavg=(math.nan,)))) == "The test accuracy of fedavg is undefined."

@@ -100,7 +100,10 @@ def test_a_method_that_failed_is_named_with_its_reason(folder, tmp_path):
     values["failed"] = {"fedprox(mu=9)": "nothing that clients sent can be used <b>"}
     (folder / "comparison.json").write_text(json.dumps(values))
     write_report([folder], tmp_path / "r.html")
-    assert "failed fedprox(<wbr>mu=9): nothing that clients sent can be used &lt;b&gt;" in (tmp_path / "r.html").read_text()
+    assert (
+        "failed fedprox(<wbr>mu=9): nothing that clients sent can be used &lt;b&gt;"
+        in (tmp_path / "r.html").read_text()
+    )
 
 
 # -- the command ------------------------------------------------------------------------------------------------
@@ -244,7 +247,9 @@ def test_a_click_on_a_name_hides_its_line_in_every_chart(page, chromium, study):
 
 def test_a_chart_says_its_values_to_the_pointer_and_to_the_arrow_keys(page, chromium, study):
     chromium.open(page)
-    chromium.evaluate("document.querySelector('#curve-rounds svg').scrollIntoView({behavior: 'instant', block: 'center'})")
+    chromium.evaluate(
+        "document.querySelector('#curve-rounds svg').scrollIntoView({behavior: 'instant', block: 'center'})"
+    )
     x, y = chromium.evaluate(
         "(() => { const box = document.querySelector('#curve-rounds circle').getBoundingClientRect();"
         " return [box.x + box.width / 2, box.y + box.height / 2]; })()"

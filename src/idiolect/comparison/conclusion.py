@@ -26,8 +26,9 @@ def summarize(comparison: Comparison) -> str:
         doubt = "" if seeds > 1 else " One seed says nothing of chance."
         return f"{best.method} reaches {reached}; {spread}.{doubt}"
     others = [row.method for row in rows if row.method not in REFERENCES]
-    if seeds > 1 and others and all(name in (row.method for row in rows) for name in REFERENCES):
-        if not (sentence := conclude(comparison)).startswith("Nothing"):
+    if seeds > 1 and others and len(rows) == len(others) + len(REFERENCES):
+        sentence = conclude(comparison)
+        if not sentence.startswith("Nothing"):
             return sentence
     if best.versus is None:
         return f"No method has a better score than {baseline}, which reaches {reached}. {_doubt(rows, seeds)}".strip()

@@ -8,13 +8,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from ..core.names import visible
 
 WIDTH, HEIGHT = 520, 300
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 52
+LEFT, RIGHT, TOP, BOTTOM = 76, 14, 12, 52
 FENCE = 7.0
 """How many times as far from the median as the middle one a value may be before it counts as an outlier."""
 SQUASHED = 3.0
@@ -72,6 +73,8 @@ class Chart:
     show: Callable[[float], str]
     mark: float = math.nan
     per_line: bool = False
+
+    box: ClassVar = {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM}
 
     @property
     def is_logarithmic(self) -> bool:
