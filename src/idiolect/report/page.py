@@ -165,7 +165,7 @@ def breakable(text: str) -> Markup:
     >>> breakable("fedlag(ditto, k=1) & more (points)")
     Markup('fedlag(<wbr>ditto, k=1) &amp; more (points)')
     """
-    return Markup(re.sub(r"(?<=\w\()|(?<=,)(?=\S)", "<wbr>", str(escape(visible(text, lines=True)))))
+    return Markup(re.sub(r"(?<=\w\()|(?<=,)(?=\S)", "<wbr>", str(escape(visible(text)))))
 
 
 def lead(study: Study) -> str:
