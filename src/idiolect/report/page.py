@@ -29,7 +29,7 @@ from .figures.all import make_pictures
 from .figures.picture import Picture, style
 from .folders import read_study
 from .study import Study
-from .tables import clients_table, prepare_table, rounds_table, runs_table, targets_table, wins_table
+from .tables import align_table, clients_table, fold_columns, rounds_table, runs_table, targets_table, wins_table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -150,7 +150,7 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         finalize=lambda value: visible(value, lines=True) if type(value) is str else value,
     )
-    environment.filters |= {"breakable": breakable, "prepared": prepare_table}
+    environment.filters |= {"breakable": breakable, "aligned": align_table, "folded": fold_columns}
     return environment
 
 

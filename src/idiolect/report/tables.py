@@ -27,9 +27,9 @@ def study_tables(study: Study) -> list[Table]:
 # -- for a page -----------------------------------------------------------------------------------------
 
 
-def prepare_table(table: Table) -> Table:
-    """A table for a page: every column in one number of digits, and what all rows share said in the note instead."""
-    return fold_columns(replace(table, rows=tuple(zip(*map(align_digits, zip(*table.rows, strict=True)), strict=True))))
+def align_table(table: Table) -> Table:
+    """A table in which every column has one number of digits."""
+    return replace(table, rows=tuple(zip(*map(align_digits, zip(*table.rows, strict=True)), strict=True)))
 
 
 def fold_columns(table: Table) -> Table:

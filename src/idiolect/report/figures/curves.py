@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+MOST_ROWS = 20
+"""The picture of differences shows at most so many methods."""
 MANY_METHODS = 10
 """From more methods than this on, pictures of all of them are larger, and their bands fainter."""
 
@@ -98,7 +100,8 @@ def _curve(axes: Axes, study: Study, method: str, place: int, what: str) -> None
 
 def difference_picture(study: Study) -> Picture:
     """Paired differences to the baseline with their intervals."""
-    others = [other for other in study.comparison.rows if other.versus is not None]
+    tested = [other for other in study.comparison.rows if other.versus is not None]
+    others = tested[:MOST_ROWS]
     gains = [[study.scale * gain for gain in _seed_gains(study, other.method)] for other in others]
 
     def paint(figure: Figure) -> None:
@@ -129,12 +132,13 @@ def difference_picture(study: Study) -> Picture:
         unit = " (points)" if study.metric == "accuracy" else ""
         axes.set_xlabel(picture_text(f"difference to {study.baseline} in test {study.metric}{unit}", LONGEST))
 
+    most = f" The best {MOST_ROWS} of {len(tested)} methods." if len(tested) > MOST_ROWS else ""
     bar = " with its 95 % Student interval, cut at the edge where it is wide" if len(study.seeds) > 1 else ""
     return make_picture(
         "differences",
         f"Differences to {study.baseline}",
         f"Test {study.metric} at the selected round minus that of {study.baseline}: the mean over seeds{bar}; the ticks"
-        " are the seeds.",
+        f" are the seeds.{most}",
         paint,
         (WIDTH, 1.1 + 0.27 * len(others)),
     )
