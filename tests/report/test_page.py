@@ -119,6 +119,7 @@ def test_a_single_run_has_a_report_without_tests(call, single, tmp_path):
     assert "Cost per run" in text
     assert "One seed says nothing of chance." in text
     assert "best (by test, optimistic)" in text
+    assert "a constant per client" in text
     assert 'id="course"' in text
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..analysis import effective_classes, target_score, win_tie_loss
+from ..comparison.constants import TITLES
 from ..comparison.tables import leaderboard_tables, name_selection
 from ..core.tables import Cell, Column, Table, formatter, label, number, score_cell, unit
 from .scores import best_score, common_target, cost_to_reach, paired_scores
@@ -113,6 +114,9 @@ def rounds_table(study: Study) -> Table:
             name = f"{words}: {parts[part]}" if words else parts[part]
             numbers = [score_cell(float(scores[name]), metric) for name in heads]
             rows.append((Cell(name, name), Cell(str(scores["round"]), float(scores["round"])), *numbers))
+    for kind, scores in summary.get("constants", {}).items():
+        numbers = [score_cell(float(scores.get(name, math.nan)), metric) for name in heads]
+        rows.append((Cell(TITLES[kind], TITLES[kind]), Cell("any", math.nan), *numbers))
     columns = [Column("round"), *(Column(head, unit=unit(metric)) for head in heads.values())]
     lower = "" if study.higher else " (lower is better)"
     note = f"Selected is the {name_selection(summary['selection'])}."
