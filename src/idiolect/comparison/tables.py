@@ -30,7 +30,7 @@ from ..core.tables import (
 from ..runs.tables import describe_left_out, describe_refusals
 from .constants import constant_rows
 from .leaderboard import Comparison, LeaderboardRow, plain
-from .statistics import Interval
+from .statistics import SIGNIFICANT, Interval
 
 Columns = dict[Column, Callable[[LeaderboardRow], Cell]]
 """The columns of a table, and what each shows of a method."""
@@ -68,10 +68,24 @@ def scores_table(comparison: Comparison) -> Table:
         head("std of clients", short="std"): lambda s: score_cell(s.std, metric),
     }
     means = "Means over seeds, ± half of the 95 % interval. " if len(comparison.protocol["seeds"]) > 1 else ""
-    title = label(comparison.protocol["metric"]) + lower
-    table = _table("leaderboard", title, f"{means}The best by test is optimistic.", columns, comparison.rows)
-    constants = constant_rows(comparison)
-    return replace(table, rows=table.rows + constants, beside=len(constants))
+    title, note = label(comparison.protocol["metric"]) + lower, f"{means}The best by test is optimistic."
+    table = _table("leaderboard", title, f"{note}{_explain_bold(comparison, 'better than')}", columns, comparison.rows)
+    better = [
+        n for n, s in enumerate(comparison.rows) if stands(s) and s.versus and (s.versus.difference < 0) == bool(lower)
+    ]
+    return replace(table, rows=table.rows + constant_rows(comparison), bold=frozenset((n, 1) for n in better))
+
+
+def stands(row: LeaderboardRow) -> bool:
+    """Whether the difference to the baseline is more than chance, by the corrected paired test."""
+    return row.p_holm < SIGNIFICANT
+
+
+def _explain_bold(comparison: Comparison, words: str) -> str:
+    """What bold numbers are, where there could be some."""
+    if all(math.isnan(row.p_holm) for row in comparison.rows):
+        return ""
+    return f" Bold: {words} {comparison.protocol['baseline']} by more than chance (Holm-corrected p < {SIGNIFICANT:g})."
 
 
 def others_table(comparison: Comparison) -> Table:
@@ -117,8 +131,9 @@ def costs_table(comparison: Comparison) -> Table:
     if len(comparison.protocol["seeds"]) == 1:
         tests = "; one seed gives neither intervals nor tests."
     note = f"The difference is the selected score minus that of {baseline}{tests}"
-    title = f"difference to {baseline}, and cost per run"
-    return _table("costs", title, note, name | differences | costs, comparison.rows)
+    title, bold = f"difference to {baseline}, and cost per run", _explain_bold(comparison, "differs from")
+    table = _table("costs", title, f"{note}{bold}", name | differences | costs, comparison.rows)
+    return replace(table, bold=frozenset((n, 1) for n, row in enumerate(comparison.rows) if stands(row)))
 
 
 def shared_table(comparison: Comparison) -> Table:
@@ -214,7 +229,9 @@ def _traffic(row: LeaderboardRow) -> str:
 
 def _gradients(row: LeaderboardRow) -> Cell:
     gradients = row.relative_gradients
-    text = "–" if math.isnan(gradients) else f"{gradients:.2f}×"
+    if math.isnan(gradients):
+        return number(row.gradients)
+    text = f"{gradients:.2f}×"
     return Cell(text, gradients, text.removesuffix("×") + "*" * row.needs_more_gradients)
 
 
@@ -275,7 +292,8 @@ def name_selection(words: str) -> str:
 def footnotes(comparison: Comparison) -> list[str]:
     """What the marks in the tables mean, and what was left out."""
     budget = f"{comparison.protocol['fedavg_gradients']:,}"
-    lines = [f"gradients: of the model on a batch, in local training, as a multiple of FedAvg's {budget}."]
+    multiple = f", as a multiple of FedAvg's {budget}" if comparison.protocol["fedavg_gradients"] else ""
+    lines = [f"gradients: of the model on a batch, in local training{multiple}."]
     if any(row.needs_more_gradients for row in comparison.rows):
         lines.append("* takes more gradients than FedAvg, so its budget is larger.")
     if any(row.point == "adapted" for row in comparison.rows):
