@@ -111,6 +111,8 @@ def explain(error: Exception) -> str:
 
     >>> explain(RuntimeError("vmap: called random operation while in randomness error mode"))
     "it draws random numbers, which would differ from the reference's"
+    >>> {explain(RuntimeError(text)) for text in ("vmap: .item() is not supported", "data-dependent control flow")}
+    {'it looks at the values of tensors, by .item() or an if'}
     >>> explain(RuntimeError("no rule for clone\\nsee above")), explain(RuntimeError())
     ('PyTorch cannot trace them at once: no rule for clone', 'PyTorch cannot trace them at once: RuntimeError')
     """
