@@ -77,3 +77,25 @@ def test_what_is_wrong_gets_a_sentence(call, arguments, said):
     code, _, err = call("reproduce", *arguments, "--quiet")
     assert code == 2
     assert said in err
+
+
+def test_a_tuning_is_taken_from_a_committed_result_and_said_so(call, claims):
+    follower = CLAIM | {"tuning": {"of": "tiny"}, "settings": {**CLAIM["settings"], "rounds": 2}, "minutes": 90}
+    (claims / "follower.yaml").write_text(yaml.safe_dump(follower))
+    _, out, _ = call("reproduce", "--list")
+    assert " 90" in next(line for line in out.splitlines() if line.startswith("follower"))
+    assert call("reproduce", "tiny", "--quiet")[0] == 0
+    for option, said in ((["--retune"], False), ([], True)):
+        code, out, _ = call("reproduce", "follower", "--quiet", "--cache", f"other{said}", *option)
+        assert code == 0
+        assert ("tuned as in tiny, from its committed result" in out) == said
+
+
+def test_the_federations_of_the_grand_table_are_run_alike(call, claims):
+    table = {name: value for name, value in CLAIM.items() if name not in ("settings", "verdicts")}
+    table |= {"federations": {"a": {"kind": "label skew", "settings": CLAIM["settings"]}}, "where": "all"}
+    (claims / "grand.yaml").write_text(yaml.safe_dump(table))
+    code, out, _ = call("reproduce", "grand-a", "--quiet")
+    assert code == 0
+    assert "best: " in out
+    assert json.loads((claims / "results" / "grand-a.json").read_text())["kind"] == "label skew"

@@ -8,6 +8,8 @@ import polars as pl
 import pytest
 import yaml
 
+from idiolect.advice import Preset
+
 QUICK = ("--clients", "4", "--rounds", "2", "--model", "linear", "--quiet")
 
 
@@ -181,3 +183,24 @@ def test_a_bad_log_is_found_before_anything_runs(call, folder):
     assert code == 2
     assert "tensorboard:DIR or mlflow:URI" in err
     assert list(folder.iterdir()) == []
+
+
+def test_a_preset_gives_what_tuning_found_and_says_from_where(call, folder, monkeypatch):
+    found = Preset("ditto(lam=0.5)", 0.2, "label skew", "sgd", {"grand-mnist": 0.2})
+    key = ("label skew", "sgd", "ditto")
+    monkeypatch.setattr("idiolect.advice.presets.read_presets", lambda _: {key: found})
+    small = ["--clients", "3", "--rounds", "1", "--model", "linear", "--partition", "dirichlet:0.1"]
+    code, out, _ = call("run", "ditto", *small, "--preset", "tuned", "--out", "a")
+    assert code == 0
+    assert "ditto(lam=0.5) with lr=0.2, tuned on clients with label skew (grand-mnist 0.2)" in " ".join(out.split())
+    config = yaml.safe_load((folder / "a" / "config.yaml").read_text())
+    assert (config["method"], config["lr"]) == ("ditto(lam=0.5)", 0.2)
+    call("run", "ditto", *small, "--preset", "tuned", "--out", "b", "--lr", "0.3")
+    assert yaml.safe_load((folder / "b" / "config.yaml").read_text())["lr"] == 0.3, "what is given stays"
+    code, _, err = call("run", "fedavg", *small, "--preset", "tuned", "--out", "c")
+    assert code == 2
+    assert "there is no tuned preset of fedavg" in " ".join(err.split())
+    assert not (folder / "c").exists()
+    code, _, err = call("run", "ditto", *small, "--preset", "paper")
+    assert code == 2
+    assert "--preset paper is not allowed" in " ".join(err.split())

@@ -82,7 +82,8 @@ def test_a_folder_without_claims_says_what_to_do(tmp_path):
 
 def test_all_claims_of_the_papers_can_be_read_and_give_every_method_as_many_trials(tmp_path):
     claims = read_claims(CLAIMS)
-    assert {claim.paper for claim in claims.values()} == {"FedLAG", "FLAYER", "LG-Mix", "pFedGate", "FedFac"}
+    papers = {claim.paper for claim in claims.values() if not claim.is_table}
+    assert papers == {"FedLAG", "FLAYER", "LG-Mix", "pFedGate", "FedFac"}
     for claim in claims.values():
         list_tasks(claim, claims, tmp_path)
         assert claim.not_runnable or all(case.settings["engine"] == "loop" for case in claim.cases)

@@ -9,11 +9,11 @@ import pytest
 import idiolect
 from idiolect.core.errors import DataError, InputError
 from idiolect.reproductions import find_state, read_claims, reproduce
-from idiolect.reproductions.api import list_runs, read_finished
+from idiolect.reproductions.api import find_committed, list_runs, read_finished
 from idiolect.reproductions.check import check_result
+from idiolect.reproductions.files import read_result, result_path, write_result
 from idiolect.reproductions.ledger import write_ledger
 from idiolect.reproductions.measures import MEASURES, FinishedRun
-from idiolect.reproductions.results import read_result, result_path, write_result
 from idiolect.reproductions.tunings import Settled, list_tasks
 
 
@@ -125,6 +125,7 @@ def test_measures_are_numbers_of_the_run(tmp_path, settings):
     assert values["conflicts"] == recorded / 2 > 0
     assert values["rounds_to_80"] <= values["rounds_to_90"] <= 2
     assert math.isnan(values["settled_units"])
+    assert math.isnan(values["labels_of_near_gates"])
     assert math.isnan(values["ratio_decline"])
 
 
@@ -187,3 +188,71 @@ def test_the_ledger_has_a_row_per_verdict_and_says_what_is_not_run(folder, resul
     assert "not runnable here" in rows["[impossible](#impossible)"]
     assert "1 of the 2 claims" in parts["count"]
     assert "| `fedavg` |" in parts["details"]
+
+
+# -- tunings that are committed -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clone(folder, result, claims, tmp_path, write, change):
+    """A folder of claims as a fresh clone has it: files and the committed result of one, but no cache."""
+    for path in folder.glob("*.yaml"):
+        (tmp_path / path.name).write_text(path.read_text())
+    write_result(result, result_path(tmp_path, "tiny"))
+    return tmp_path
+
+
+def test_a_claim_takes_the_tuning_of_another_from_its_committed_result(clone, claims, cache, monkeypatch, result):
+    found = find_committed(claims["follower"], claims, clone / "cache", clone)
+    assert found == ["tiny"]
+    expected = reproduce(claims["follower"], claims, cache=cache)
+    monkeypatch.setattr("idiolect.reproductions.tunings.tune", None)
+    outcome = reproduce(claims["follower"], claims, cache=clone / "cache", committed=clone)
+    assert check_result(outcome, expected).kind == "to the bit"
+    assert [m["lr"] for m in outcome["cases"][0]["methods"]] == [m["lr"] for m in expected["cases"][0]["methods"]]
+    assert outcome["cases"][0]["methods"][0]["tuned_in"] == "tiny"
+
+
+@pytest.mark.parametrize("change", [{"definition": "other"}, {"numerics": -1}])
+def test_not_from_one_of_another_file_or_other_numerics(clone, claims, result, change):
+    write_result(result | change, result_path(clone, "tiny"))
+    assert find_committed(claims["follower"], claims, clone / "cache", clone) == []
+
+
+def test_the_claims_own_trials_are_always_made(clone, claims):
+    """Else a check of it would repeat what it checks."""
+    assert find_committed(claims["tiny"], claims, clone / "cache", clone) == []
+
+
+def test_options_that_a_claim_is_about_are_not_taken_over(clone, claims, tmp_path, write, change):
+    tuning = {"values": {"others": ["lr=0.1", "lam=0.5,2"]}}
+    rule = {"says": "", "higher": "ditto", "than": 0}
+    follow = {"of": "tuned", "like": {"ditto(epochs=1)": "ditto"}}
+    files = {
+        "tuned": change(methods=["ditto"], tuning=tuning, verdicts=[rule]),
+        "with": change(methods=["ditto(epochs=1)"], tuning=follow, verdicts=[rule | {"higher": "ditto(epochs=1)"}]),
+        "without": change(
+            methods=["ditto(epochs=1)"],
+            tuning=follow | {"without": ["lam"]},
+            verdicts=[rule | {"higher": "ditto(epochs=1)"}],
+        ),
+    }
+    place = write(tmp_path / "more", **files)
+    known = read_claims(place)
+    write_result(reproduce(known["tuned"], known, cache=tmp_path / "a"), result_path(place, "tuned"))
+    for name, has in (("with", True), ("without", False)):
+        outcome = reproduce(known[name], known, cache=tmp_path / "b", committed=place)
+        assert ("lam=" in outcome["cases"][0]["methods"][0]["expression"]) == has
+
+
+def test_a_result_says_under_which_protocol_and_tuning_it_holds(result, settings):
+    (case,) = result["cases"]
+    held = case["protocol"]["settings"]
+    assert {name: held[name] for name in ("data", "partition", "clients", "model", "engine")} == {
+        name: {**settings, "engine": "loop"}[name] for name in ("data", "partition", "clients", "model", "engine")
+    }
+    assert not held.keys() & {"method", "lr", "seed"}, "what differs between runs stands with each"
+    assert case["protocol"]["selection"] == "sample-weighted validation"
+    assert case["protocol"]["settings"]["optimizer"] == "sgd"
+    assert result["tuning"] == {"values": {"others": ["lr=0.1,0.3"]}, "seed": 1000, "case": ""}
+    assert all(trial["seconds"] > 0 for trial in case["methods"][0]["trials"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..runs.progress import Reporter
 from ..runs.settings import Config
 from ..runs.setup import check_needs, make_plan, separate
 from ..runs.trial import without_test
+from .presets import Preset, find_kind, find_presets
 from .profile import find_conflicts, measure_federation, split_conflicts
 from .race import Race, RaceSchedule, plan_race, run_race
 from .rules import Finding, Recommendation, findings, recommend
@@ -48,6 +49,7 @@ class Advice:
         conflicts: for each layer the share of pairs of clients whose updates oppose each other.
         skipped: methods with more points that cannot run here, and why.
         race: how the race ended; None if there was none.
+        tuned: of recommended methods, what tuning found on clients that differ alike.
     """
 
     findings: tuple[Finding, ...]
@@ -55,6 +57,7 @@ class Advice:
     conflicts: Mapping[str, float]
     skipped: Mapping[str, str]
     race: Race | None = None
+    tuned: Mapping[str, Preset] = field(default_factory=dict)
 
     @property
     def best(self) -> str:
@@ -105,6 +108,7 @@ class Advice:
                 for choice in self.recommended
             ],
             "skipped": dict(self.skipped),
+            "tuned": {name: {"method": each.method, "lr": each.lr} for name, each in self.tuned.items()},
             "race": None
             if self.race is None
             else {**vars(self.race), "places": [dict(vars(place)) for place in self.race.places]},
@@ -165,7 +169,9 @@ class Study:
                 skipped[choice.method] = str(error)
             else:
                 chosen.append(choice)
-        return Advice(measured, tuple(chosen), shares, skipped)
+        expressions = {choice.method: describe(registry.build(choice.method)) for choice in chosen}
+        tuned = find_presets(expressions, find_kind(measured), self.config)
+        return Advice(measured, tuple(chosen), shares, skipped, tuned=tuned)
 
     def keep_to_budgets(self, method: str) -> str:
         """A method's expression with the clients' budgets, if it can keep to them and does not say otherwise."""

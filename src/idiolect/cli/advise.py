@@ -128,6 +128,8 @@ def show_profile(study: Study, advice: Advice) -> None:
         screen.say()
     recommended = [(choice.method, str(choice.points), choice.reason) for choice in advice.recommended]
     screen.show_table(("recommended", "points", "why"), recommended, whole=("recommended", "points"), text=True)
+    for preset in advice.tuned.values():
+        screen.paragraph(f"{preset}; idiolect run --preset tuned takes it", "dim")
     for method, why in advice.skipped.items():
         screen.paragraph(f"left out {method}: {why}", "yellow")
 

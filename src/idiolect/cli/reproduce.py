@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,7 @@ from . import screen
 from .settings import Jobs, Quiet
 
 if TYPE_CHECKING:
-    from ..reproductions import Claim
+    from ..reproductions import Claim, State
 
 ALL = "all"
 
@@ -28,6 +29,12 @@ def reproduce(
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Compare what comes out with the committed result; nothing is written.")
+    ] = False,
+    retune: Annotated[
+        bool,
+        typer.Option(
+            "--retune", help="Tune anew also where the committed result of another claim has what would be chosen."
+        ),
     ] = False,
     listing: Annotated[bool, typer.Option("--list", help="Show all claims, how far they are, and their time.")] = False,
     claims: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the claims' files.")] = Path(
@@ -42,12 +49,15 @@ def reproduce(
 
     A claim is a file of the folder reproductions: the paper's numbers, the setting, and the rule of the verdict. Called
     again, it goes on where it stopped. The result is written to reproductions/results, from which make pages writes
-    the ledger; with --check it is compared with the one that is there.
+    the ledger; with --check it is compared with the one that is there. A claim that takes over what the tuning of
+    another one chose reads it from that one's committed result, where nothing has changed since. The federations of
+    the grand table, in which all methods compete, are run in the same way.
 
     [bold]Examples[/bold]
       idiolect reproduce --list
       idiolect reproduce flayer-parts --jobs 2
       idiolect reproduce flayer-parts --check
+      idiolect reproduce grand-mnist --jobs 2
       idiolect reproduce all --quick
     """
     from ..reproductions import read_claims
@@ -63,27 +73,34 @@ def reproduce(
             f"there is no claim {name!r}.{did_you_mean(name, known)} idiolect reproduce --list shows them."
         )
     chosen = list(known.values()) if name == ALL else [known[name]]
-    outcomes = [follow(claim, known, claims, cache, jobs, quick, check, quiet, name == ALL) for claim in chosen]
+    how = How(known, claims, cache, jobs, quick, check, quiet, None if retune or quick else claims, name == ALL)
+    outcomes = [follow(claim, how) for claim in chosen]
     if not all(outcomes):
         raise typer.Exit(1)
 
 
-def follow(
-    claim: Claim,
-    known: dict[str, Claim],
-    claims: Path,
-    cache: Path,
-    jobs: int,
-    quick: bool,
-    check: bool,
-    quiet: bool,
-    go_on: bool,
-) -> bool:
-    """Run one claim, show what came out, and write or check it; whether all is well. With `go_on`, data that are
-    missing are no error."""
+@dataclass(frozen=True)
+class How:
+    """How claims are run: all claims by name, folders and options; `committed` is the folder whose results may
+    stand for tunings, and with `go_on` data that are missing are no error."""
+
+    known: dict[str, Claim]
+    claims: Path
+    cache: Path
+    jobs: int
+    quick: bool
+    check: bool
+    quiet: bool
+    committed: Path | None
+    go_on: bool
+
+
+def follow(claim: Claim, how: How) -> bool:
+    """Run one claim, show what came out, and write or check it; whether all is well."""
+    from ..reproductions.api import find_committed
     from ..reproductions.api import reproduce as carry_out
+    from ..reproductions.files import result_path, write_result
     from ..reproductions.folders import cache_of
-    from ..reproductions.results import result_path, write_result
     from .training import interruptible, make_reporter
 
     screen.say(claim.name, "bold")
@@ -91,35 +108,55 @@ def follow(
         screen.paragraph(f"not runnable here: {claim.not_runnable}")
         return True
     try:
+        for other in find_committed(claim, how.known, how.cache, how.committed):
+            screen.paragraph(f"tuned as in {other}, from its committed result; --retune makes its trials again")
         with interruptible(lambda: "stopped; the same command goes on"):
-            reporters = partial(make_reporter, quiet)
-            result = carry_out(claim, known, cache=cache, jobs=jobs, quick=quick, make_reporter=reporters)
+            result = carry_out(
+                claim,
+                how.known,
+                cache=how.cache,
+                jobs=how.jobs,
+                quick=how.quick,
+                make_reporter=partial(make_reporter, how.quiet),
+                committed=how.committed,
+            )
     except DataError as error:
-        if not go_on:
+        if not how.go_on:
             raise
         screen.paragraph(str(error), "yellow")
         return True
     show_result(result)
-    path = result_path(cache_of(cache, True) if quick else claims, claim.name)
-    if check and not quick:
+    path = result_path(cache_of(how.cache, True) if how.quick else how.claims, claim.name)
+    if how.check and not how.quick:
         return show_check(result, path)
     write_result(result, path)
-    screen.say(f"result: {screen.place(path)}" + " (quick: the numbers mean nothing)" * quick)
+    screen.say(f"result: {screen.place(path)}" + " (quick: the numbers mean nothing)" * how.quick)
     return True
 
 
 def show_result(result: dict[str, Any]) -> None:
-    """The verdicts of a claim."""
+    """The verdicts of a claim; of a federation of the grand table, who was best."""
+    for name, reason in result.get("skipped", {}).items():
+        screen.paragraph(f"{name} cannot run here: {reason}", "dim")
     for case in result["cases"]:
         for verdict in case["verdicts"]:
             where = f" ({case['case']})" if case["case"] else ""
             screen.paragraph(f"{verdict['verdict']}: {verdict['says']}{where} {verdict['words']}")
+        if not case["verdicts"]:
+            screen.paragraph("best: " + ", ".join(best_of(case)))
+
+
+def best_of(case: dict[str, Any], most: int = 3) -> list[str]:
+    """The best methods of a case, with their scores."""
+    from ..reproductions.grand import order
+
+    return [f"{name} {score:.4f}" for name, score in order(case)[:most]]
 
 
 def show_check(result: dict[str, Any], path: Path) -> bool:
     """How a result compares with the committed one; whether it agrees."""
     from ..reproductions.check import DIFFERENT, check_result
-    from ..reproductions.results import read_result
+    from ..reproductions.files import read_result
 
     committed = read_result(path)
     if committed is None:
@@ -135,22 +172,31 @@ def show_check(result: dict[str, Any], path: Path) -> bool:
 def list_claims(known: dict[str, Claim], claims: Path, cache: Path, quick: bool) -> None:
     """All claims, how far each is, and the time that it took and has left."""
     from ..reproductions import find_state
-    from ..reproductions.results import read_result, result_path
+    from ..reproductions.files import read_result, result_path
 
-    rows, spent, rest = [], 0.0, 0.0
+    rows, spent, total = [], 0.0, 0.0
     for name, claim in known.items():
+        where = f"{claim.paper}, {claim.where}"
         if claim.not_runnable:
-            rows.append((name, f"{claim.paper}, {claim.where}", "not runnable here", "", ""))
+            rows.append((name, where, "not runnable here", "", ""))
             continue
-        state = find_state(claim, known, cache, quick)
+        state = find_state(claim, known, cache, quick, None if quick else claims)
         committed = read_result(result_path(claims, name)) is not None and not quick
         words = "committed" if committed else "done" if state.is_done else f"{state.done} of {state.total}"
-        rows.append((name, f"{claim.paper}, {claim.where}", words, minutes(state.seconds), minutes(state.seconds_left)))
+        left = math.nan if quick else estimate(claim, state)
+        rest = 0.0 if committed else left
+        rows.append((name, where, words, minutes(state.seconds), "" if committed else minutes(left)))
+        total += 0.0 if math.isnan(rest) else rest
         spent += state.seconds
-        rest += 0 if math.isnan(state.seconds_left) else state.seconds_left
-    rows.append(("all", "", "", minutes(spent), minutes(rest)))
+    rows.append(("all", "", "", minutes(spent), minutes(total)))
     heads = ("claim", "paper", "state", "minutes", "minutes left")
     screen.show_table(heads, rows, text=True, whole=("claim", "state", "minutes", "minutes left"))
+    screen.paragraph("minutes of one core; of a claim that has not begun, the estimate in its file", "dim")
+
+
+def estimate(claim: Claim, state: State) -> float:
+    """The seconds that a claim has left: as those so far say, and before the first as its file says."""
+    return 60 * claim.minutes if math.isnan(state.seconds_left) else state.seconds_left
 
 
 def minutes(seconds: float) -> str:

@@ -13,6 +13,7 @@ import idiolect
 from ..core.errors import InputError
 from ..core.expressions import parse
 from ..core.names import slug
+from . import screen
 from .folders import next_free
 from .settings import JsonLines, Logs, Overrides, Quiet, Trust, gather_settings, with_settings
 
@@ -31,6 +32,12 @@ def run(
         typer.Option(metavar="DIR", help="A new folder for the results; else runs/METHOD-DATA-SEED, or the next free."),
     ] = None,
     override: Overrides = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="tuned: the learning rate and options that tuning found on clients that differ alike."
+        ),
+    ] = None,
     quiet: Quiet = False,
     json_lines: JsonLines = False,
     log: Logs = None,
@@ -47,10 +54,12 @@ def run(
       idiolect run 'fedprox(mu=0.1)' --partition dirichlet:0.1 --out runs/a
       idiolect run ditto -o method.lam=0.5 --clients 20 --participation 0.5
       idiolect run experiment.yaml --lr 0.01
+      idiolect run ditto --partition dirichlet:0.1 --preset tuned
     """
     from .training import follow_run
 
-    chosen = idiolect.runs.configure(read_what(what, settings, trust, override), override)
+    values = read_what(what, settings, trust, override)
+    chosen = idiolect.runs.configure(values if preset is None else use_preset(values, preset), override)
     folder = out or free_folder(chosen)
     follow_run(
         lambda reporter: idiolect.run(**chosen.as_dict(), out=folder, reporter=reporter, on_interrupt="return"),
@@ -70,6 +79,17 @@ def read_what(
     if settings.get("method", what) != what:
         raise InputError(f"the method is given twice, as {what} and as --method {settings['method']}; give it once")
     return {**settings, "method": what}
+
+
+def use_preset(values: Mapping[str, Any], preset: str) -> dict[str, Any]:
+    """The settings with what a preset says of the method; a learning rate that is given stays."""
+    from ..advice.presets import TUNED, apply_preset
+
+    if preset != TUNED:
+        raise InputError(f"--preset {preset} is not allowed; it must be {TUNED}; those of a method: ditto(preset=...)")
+    found = apply_preset(**values)
+    screen.paragraph(str(found), "dim")
+    return {"lr": found.lr, **values, "method": found.method}
 
 
 def free_folder(config: idiolect.Config) -> Path:

@@ -67,10 +67,10 @@ class Functional(Autograd):
         """The same by `torch.func.grad` twice; of a small dense network, too, whose matrix products have no second
         derivative."""
 
-        def slope(at: Tree) -> Tensor:
+        def directional(at: Tree) -> Tensor:
             return tree.dot(torch.func.grad(loss)(at), vector)
 
-        return torch.func.grad(slope)(leaves)  # type: ignore[no-any-return]
+        return torch.func.grad(directional)(leaves)  # type: ignore[no-any-return]
 
 
 def train_stack(

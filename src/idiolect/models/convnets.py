@@ -9,21 +9,26 @@ from typing import ClassVar
 
 from torch import nn
 
+from ..core.errors import OptionError
 from ..core.options import option
 from .networks import Network, check_image, dense_layers, models
 
 Layers = list[tuple[str, nn.Module]]
 
 
-def _leaf(name: str, input_shape: tuple[int, ...], dense: list[int]) -> nn.Sequential:
+def _leaf(
+    name: str, input_shape: tuple[int, ...], dense: list[int], widths: tuple[int, ...] = (32, 64), norm: str = "none"
+) -> nn.Sequential:
     """Two 5 x 5 convolutions with 32 and 64 channels, each with ReLU and pooling, then dense layers."""
     why = "two convolutions of 5 x 5 with pooling"
     channels, height, width = check_image(name, input_shape, 16, why)
     down = [((side - 4) // 2 - 4) // 2 for side in (height, width)]
     layers: Layers = []
-    for at, (before, after) in enumerate(((channels, 32), (32, 64)), start=1):
-        layers += [(f"conv{at}", nn.Conv2d(before, after, 5)), (f"relu{at}", nn.ReLU()), (f"pool{at}", nn.MaxPool2d(2))]
-    layers += [("flatten", nn.Flatten()), *dense_layers([64 * down[0] * down[1], *dense])]
+    for at, (before, after) in enumerate(pairwise((channels, *widths)), start=1):
+        layers.append((f"conv{at}", nn.Conv2d(before, after, 5)))
+        layers += [(f"bn{at}", nn.BatchNorm2d(after))] if norm == "batch" else []
+        layers += [(f"relu{at}", nn.ReLU()), (f"pool{at}", nn.MaxPool2d(2))]
+    layers += [("flatten", nn.Flatten()), *dense_layers([widths[-1] * down[0] * down[1], *dense])]
     return nn.Sequential(OrderedDict(layers))
 
 
@@ -63,7 +68,7 @@ class LeafCnn(Network):
 @dataclass(frozen=True)
 class LeNet5w(Network):
     """LeNet-5 with 32 and 64 channels, as in pFedGate's CIFAR-10 experiments; `dense=[1920, 504]` is the wide
-    one of its scripts for CIFAR-100.
+    one of its scripts for CIFAR-100, and `channels=[6, 16]` is narrow as in 1998.
 
     >>> sum(p.numel() for p in LeNet5w().build((3, 32, 32), 10).parameters())
     256830
@@ -74,9 +79,16 @@ class LeNet5w(Network):
     presets: ClassVar[dict[str, dict[str, tuple[int, ...]]]] = {"wide": {"dense": (1920, 504)}}
 
     dense: tuple[int, ...] = option((120, 84), min=1, help="widths of the dense layers before the output")
+    channels: tuple[int, ...] = option((32, 64), min=1, help="channels of the two convolutions")
+    norm: str = option("none", choices=("none", "batch"), help="batch norm after the convolutions, or none")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.channels) != 2:
+            raise OptionError(f"{self.name}: channels={list(self.channels)} must be two numbers, as in [32, 64]")
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        return _leaf(self.name, input_shape, [*self.dense, classes])
+        return _leaf(self.name, input_shape, [*self.dense, classes], self.channels, self.norm)
 
 
 @models.register("cnn6")

@@ -2,7 +2,9 @@
 
 from .api import State, find_state, reproduce
 from .claims import Case, Claim, Rule
+from .grand_page import write_grand
 from .ledger import write_ledger
+from .presets import write_distances, write_presets
 from .reading import read_claim, read_claims
 from .verdicts import Verdict, judge
 
@@ -17,5 +19,8 @@ __all__ = [
     "read_claim",
     "read_claims",
     "reproduce",
+    "write_distances",
+    "write_grand",
     "write_ledger",
+    "write_presets",
 ]

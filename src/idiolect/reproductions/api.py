@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..comparison.api import carry_out_all
@@ -14,11 +14,14 @@ from ..core.names import slug
 from ..data.sources import sources
 from ..runs.progress import Reporter
 from ..runs.settings import configure
+from .budgets import Fitted, fit_rounds, keep_runnable, with_rounds
 from .claims import Case, Claim
+from .committed import CommittedTuning, take_committed
+from .files import ClaimResult
 from .folders import CACHE, cache_of, digest
 from .measures import FinishedRun
-from .results import CaseRuns, ClaimResult, MethodRuns, make_result
-from .tunings import Settled, TuningTask, carry_out_tunings, list_tasks, settle
+from .results import CaseRuns, MethodRuns, make_result
+from .tunings import Origin, Settled, TuningTask, carry_out_tunings, find_origin, list_tasks, settle
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ def reproduce(
     jobs: int = 1,
     quick: bool = False,
     make_reporter: Callable[[], Reporter] = Reporter,
+    committed: Path | None = None,
 ) -> ClaimResult:
     """Run a claim, or go on with it, and judge it.
 
@@ -58,14 +62,55 @@ def reproduce(
         jobs: how many at a time, each in a process of its own.
         quick: run the quick version, which tests that everything works and whose numbers mean nothing.
         make_reporter: makes what receives how each tuning, and all runs of a case, go on.
+        committed: the folder of claims whose committed results may stand for the tunings of other claims that this
+            one takes over.
     """
     if claim.not_runnable:
         return make_result(claim, ())
     require_data(claim)
     claim, claims, cache = prepare(claim, claims, cache, quick)
-    tasks = list_tasks(claim, claims, cache)
+    fitted = fit_rounds(claim, cache)
+    runnable, skipped = keep_runnable(claim, fitted)
+    tasks = list_tasks(runnable, claims, cache, fitted, taker(committed, quick))
     carry_out_tunings(list(tasks.values()), jobs, make_reporter)
-    return make_result(claim, [carry_out_case(claim, case, tasks, cache, jobs, make_reporter) for case in claim.cases])
+    work = Work(runnable, claims, tasks, fitted, cache)
+    return make_result(claim, [carry_out_case(work, case, jobs, make_reporter) for case in claim.cases], skipped)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the runs of a claim need: its methods that can run, their tunings and rounds, and where all of it lies."""
+
+    claim: Claim
+    claims: Mapping[str, Claim]
+    tasks: Mapping[tuple[str, str], TuningTask]
+    fitted: Fitted
+    cache: Path
+
+    def settle(self, case: Case, method: str) -> Settled:
+        """A method as its tuning left it."""
+        tuning = self.claim.tuning
+        settled = settle(method, self.tasks.get((case.name, method)), case, tuning.without if tuning else ())
+        return replace(settled, origin=tuning.of if tuning else "")
+
+    def list_runs(self, case: Case, method: str, settled: Settled) -> list[RunSpec]:
+        """The runs of a method, one per seed."""
+        return list_runs(with_rounds(case, method, self.fitted), settled, self.claim, self.cache)
+
+
+def taker(committed: Path | None, quick: bool) -> Callable[[TuningTask, Origin], TuningTask]:
+    """What is known of tunings of other claims: what their committed results hold, except of quick versions."""
+    return lambda task, origin: take_committed(task, origin, None if quick else committed)
+
+
+def find_committed(claim: Claim, claims: Mapping[str, Claim], cache: Path, committed: Path | None) -> list[str]:
+    """The claims from whose committed results a claim would take its tuning."""
+    if claim.not_runnable:
+        return []
+    tasks = list_tasks(claim, claims, cache, fit_rounds(claim, cache, read_only=True), taker(committed, False))
+    taken = [key for key, task in tasks.items() if isinstance(task, CommittedTuning)]
+    origins = [find_origin(claim, claim.case(case), method, claims).claim.name for case, method in taken]
+    return list(dict.fromkeys(origins))
 
 
 def prepare(
@@ -85,23 +130,16 @@ def require_data(claim: Claim) -> None:
             raise DataError(f"{claim.name} needs the data {source.name}, which are not here; {source.where()}")
 
 
-def carry_out_case(
-    claim: Claim,
-    case: Case,
-    tasks: Mapping[tuple[str, str], TuningTask],
-    cache: Path,
-    jobs: int,
-    make_reporter: Callable[[], Reporter],
-) -> CaseRuns:
+def carry_out_case(work: Work, case: Case, jobs: int, make_reporter: Callable[[], Reporter]) -> CaseRuns:
     """Run all methods of a case with every seed."""
     settled: dict[str, Settled] = {}
     failed: dict[str, str] = {}
-    for method in claim.methods:
+    for method in work.claim.methods:
         try:
-            settled[method] = settle(method, tasks.get((case.name, method)), case, left_out(claim))
+            settled[method] = work.settle(case, method)
         except TrainingError as error:
             failed[method] = str(error)
-    specs = {method: list_runs(case, each, claim, cache) for method, each in settled.items()}
+    specs = {method: work.list_runs(case, method, each) for method, each in settled.items()}
     waiting = {spec.folder: spec for of_method in specs.values() for spec in of_method if read_finished(spec) is None}
     in_order = sorted(waiting.values(), key=lambda spec: spec.config.seed)
     reasons: dict[str, str] = {}
@@ -109,16 +147,11 @@ def carry_out_case(
         with make_reporter() as reporter:
             reasons = carry_out_all(in_order, {}, jobs, reporter)[1]
     runs = []
-    for method in claim.methods:
+    for method in work.claim.methods:
         reason = failed.get(method) or (reasons.get(settled[method].expression, "") if method in settled else "")
         done = tuple(read_finished(spec) for spec in specs.get(method, ()))
         runs.append(MethodRuns(method, settled.get(method), done, reason))
     return CaseRuns(case, tuple(runs))
-
-
-def left_out(claim: Claim) -> tuple[str, ...]:
-    """The options that a claim does not take over from the tuning of another."""
-    return claim.tuning.without if claim.tuning else ()
 
 
 def list_runs(case: Case, settled: Settled, claim: Claim, cache: Path) -> list[RunSpec]:
@@ -139,12 +172,21 @@ def read_finished(spec: RunSpec) -> FinishedRun | None:
     return FinishedRun(spec.folder, summary)
 
 
-def find_state(claim: Claim, claims: Mapping[str, Claim], cache: Path = CACHE, quick: bool = False) -> State:
+def find_state(
+    claim: Claim,
+    claims: Mapping[str, Claim],
+    cache: Path = CACHE,
+    quick: bool = False,
+    committed: Path | None = None,
+) -> State:
     """How far a claim is, from what the cache holds. Runs whose methods are not tuned yet count as not done."""
     claim, claims, cache = prepare(claim, claims, cache, quick)
-    tasks = list_tasks(claim, claims, cache)
+    fitted = fit_rounds(claim, cache, read_only=True)
+    claim, _ = keep_runnable(claim, fitted)
+    tasks = list_tasks(claim, claims, cache, fitted, taker(committed, quick))
+    work = Work(claim, claims, tasks, fitted, cache)
     done, seconds = 0, 0.0
-    distinct = {task.folder: task for task in tasks.values()}
+    distinct = {task.folder: task for task in tasks.values() if not isinstance(task, CommittedTuning)}
     total = sum(task.count() for task in distinct.values())
     for tuning in distinct.values():
         trials = tuning.read_trials()
@@ -157,7 +199,7 @@ def find_state(claim: Claim, claims: Mapping[str, Claim], cache: Path = CACHE, q
             if task is not None and not task.is_done():
                 continue
             try:
-                specs = list_runs(case, settle(method, task, case, left_out(claim)), claim, cache)
+                specs = work.list_runs(case, method, work.settle(case, method))
             except TrainingError:
                 done += len(claim.seeds)
                 continue

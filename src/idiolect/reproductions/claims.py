@@ -4,6 +4,7 @@ judged; and its quick version. `reading` makes it from its file."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,6 +106,9 @@ class Claim:
         seeds: those of the runs that count.
         cases: the settings, each with its rules; empty where the claim is not run.
         not_runnable: why it is not run here.
+        kind: what the clients differ in, for presets; empty where nothing is tuned.
+        budget: what all methods get alike: `rounds`, or as many `gradients` as FedAvg takes in these rounds.
+        minutes: how long all of it takes on one core, as it was estimated before it ran; NaN where nobody did.
         is_quick: whether this is the quick version, whose numbers mean nothing.
     """
 
@@ -120,6 +124,9 @@ class Claim:
     cases: tuple[Case, ...] = ()
     quick: Mapping[str, Any] = field(default_factory=dict)
     not_runnable: str = ""
+    kind: str = ""
+    budget: str = "rounds"
+    minutes: float = math.nan
     is_quick: bool = False
 
     def case(self, name: str) -> Case:
@@ -131,6 +138,11 @@ class Claim:
             names = ", ".join(case.name for case in self.cases)
             raise InputError(f"{self.name} has no case {name!r}; it has {names}")
         return found[0]
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it claims nothing and only lets methods compete, as one federation of the grand table."""
+        return not self.not_runnable and not self.rules
 
     @property
     def rules(self) -> list[tuple[Case, Rule]]:

@@ -10,8 +10,8 @@ from typing import Any
 from ..comparison.statistics import interval
 from ..core.tables import escape_markdown
 from .claims import Claim
+from .files import define, read_result, result_path
 from .reading import read_claims
-from .results import define, read_result, result_path
 from .verdicts import NOT_RUNNABLE
 
 SHARES = ("score", "bottom_decile", "unseen", "generalization_gap", "personal_gain")
@@ -22,7 +22,7 @@ NOT_RUN, OUTDATED = "not run yet", "to be run anew: its file has changed"
 
 def write_ledger(folder: Path) -> dict[str, str]:
     """The parts of the page about all claims of a folder: `ledger`, `count` and `details`."""
-    claims = read_claims(folder)
+    claims = {name: claim for name, claim in read_claims(folder).items() if not claim.is_table}
     results = {name: find_result(claim, folder) for name, claim in claims.items()}
     rows = [row(*HEADS), "|---|---|---|---|---|---:|---|"]
     rows += [line for name, claim in claims.items() for line in write_rows(claim, results[name])]

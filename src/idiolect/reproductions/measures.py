@@ -37,6 +37,23 @@ class FinishedRun:
         scores = self.summary.get(block or self.summary["metric"], {}).get("selected", {})
         return float(scores.get(name or self.summary["headline"], math.nan))
 
+    @cached_property
+    def client_scores(self) -> dict[int, float]:
+        """The headline metric's test score of every client that trains, at the selected round."""
+        import polars as pl
+
+        metric = self.summary["metric"]
+        at = self.summary[metric]["selected"]["round"]
+        rows = self.metrics.filter(
+            (pl.col("split") == "test")
+            & (pl.col("metric") == metric)
+            & (pl.col("cohort") == "seen")
+            & (pl.col("point") == self.summary["point"])
+            & (pl.col("round") == at)
+            & pl.col("value").is_finite()
+        )
+        return dict(zip(rows["client"].to_list(), rows["value"].to_list(), strict=True))
+
     def records(self, prefix: str) -> pl.DataFrame:
         """What the method recorded under names that start so."""
         table = self.metrics
@@ -175,31 +192,7 @@ def average(table: pl.DataFrame) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-# -- what models are like ---------------------------------------------------------------------------------
-
-
 @measure
-def body_above_head(run: FinishedRun) -> float:
-    """How much more alike clients' models are below the head than in it, by CKA, right after local training."""
-    *body, head = compare_layers(run, "trained")
-    return sum(body) / len(body) - head if body else math.nan
-
-
-@measure
-def body_growth(run: FinishedRun) -> float:
-    """How much more alike clients' models are below the head at the selected round than after the first."""
-    *trained, _ = compare_layers(run, "trained")
-    *first, _ = compare_layers(run, "first")
-    return (sum(trained) - sum(first)) / len(first) if first else math.nan
-
-
-def compare_layers(run: FinishedRun, models: str) -> list[float]:
-    """The mean CKA of each layer over pairs of clients, first to last."""
-    from ..report import layer_similarity  # with matplotlib, which few claims need
-    from ..runs import load
-
-    result = load(run.folder)
-    try:
-        return list(layer_similarity(result, models).values())
-    finally:
-        result.store.close()
+def sent_share(run: FinishedRun) -> float:
+    """The share of the model's parameters that clients send, as the method recorded it, over all rounds."""
+    return average(run.metrics.filter(run.metrics["metric"] == "sent"))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..advice.presets import KINDS
+from ..comparison.budget import check_budget
 from ..comparison.entrants import resolve_methods, resolve_seeds
 from ..core.errors import InputError
 from ..core.options import did_you_mean
 from ..core.registry import describe
 from ..runs.settings import configure, read_config
+from . import model_measures  # noqa: F401 (they register themselves)
 from .claims import OTHERS, RELATIONS, Case, Claim, Operand, Rule, Space
 from .measures import MEASURES
 
@@ -29,7 +33,12 @@ KEYS = (
     "verdicts",
     "quick",
     "not_runnable",
+    "kind",
+    "budget",
+    "minutes",
 )
+FEDERATIONS = "federations"
+"""The key of a file that holds several claims, which differ in their settings."""
 _RULE_KEYS = (*RELATIONS, "says", "than", "measure", "theirs", "within", "case")
 
 
@@ -40,19 +49,33 @@ def read_claims(folder: Path) -> dict[str, Claim]:
         raise InputError(
             f"{folder} holds no claims (*.yaml); run this in a clone of the repository, or name the folder: --claims"
         )
-    return {path.stem: read_claim(path) for path in paths}
+    return {claim.name: claim for path in paths for claim in read_file(path)}
 
 
 def read_claim(path: Path) -> Claim:
-    """The claim of a file, checked."""
+    """The only claim of a file, checked."""
+    (claim,) = read_file(path)
+    return claim
+
+
+def read_file(path: Path) -> list[Claim]:
+    """The claims of a file, checked: one, or one for each of its federations, which is named after both."""
     values = read_config(path)
     try:
-        return _make_claim(path.stem, values)
+        federations = values.pop(FEDERATIONS, None)
+        if federations is None:
+            return [_make_claim(path.stem, values)]
+        return [_make_claim(f"{path.stem}-{name}", _join(values, own)) for name, own in federations.items()]
     except InputError as error:
         error.add_note(f"in {path}")
         raise
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} cannot be read as a claim: {type(error).__name__} {error}") from error
+
+
+def _join(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file says of all federations, and of one of them, whose settings are added to the common ones."""
+    return {**common, **own, "settings": {**common.get("settings", {}), **own.get("settings", {})}}
 
 
 def _make_claim(name: str, values: Mapping[str, Any]) -> Claim:
@@ -63,7 +86,11 @@ def _make_claim(name: str, values: Mapping[str, Any]) -> Claim:
     methods = tuple(describe(method) for method in resolve_methods(values["methods"]))
     common = values.get("settings", {})
     named = values.get("cases") or {"": {}}
-    rules = values["verdicts"]
+    rules = values.get("verdicts", ())
+    kind, budget = values.get("kind", ""), values.get("budget", "rounds")
+    check_budget(budget)
+    if kind and kind not in KINDS:
+        raise InputError(f"there is no kind {kind!r}.{did_you_mean(str(kind), KINDS)} Kinds: {', '.join(KINDS)}.")
     cases = tuple(
         Case(
             case,
@@ -83,6 +110,9 @@ def _make_claim(name: str, values: Mapping[str, Any]) -> Claim:
         seeds=tuple(resolve_seeds(values.get("seeds", 5), 0)),
         cases=cases,
         quick=values.get("quick", {}),
+        kind=kind,
+        budget=budget,
+        minutes=float(values.get("minutes", math.nan)),
     )
 
 

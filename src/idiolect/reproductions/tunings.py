@@ -25,6 +25,7 @@ from ..tuning.api import CHOSEN, tune
 from ..tuning.records import TRIALS, Candidate, TrialRecord, read_trials
 from ..tuning.search import count_stepwise
 from ..tuning.space import LEARNING_RATE, make_spaces, paths, set_options
+from .budgets import Fitted, with_rounds
 from .claims import Case, Claim
 from .folders import digest
 
@@ -70,42 +71,62 @@ class TuningTask:
 
 @dataclass(frozen=True)
 class Settled:
-    """A method as it is run: its expression and learning rate, the trials that led to them, and the method whose they
-    are where it is another one."""
+    """A method as it is run: its expression and learning rate, the trials that led to them, and the method and the
+    claim whose they are where these are others."""
 
     expression: str
     lr: float
     trials: tuple[TrialRecord, ...] = ()
     like: str = ""
+    origin: str = ""
 
 
-def find_task(claim: Claim, case: Case, method: str, claims: Mapping[str, Claim], cache: Path) -> TuningTask | None:
-    """The tuning that a method's settings come from: its own, or that of the method it follows in another claim."""
+@dataclass(frozen=True)
+class Origin:
+    """Where a method is tuned: in its own claim, or as the method that it follows in another one."""
+
+    claim: Claim
+    case: Case
+    method: str
+
+
+def find_origin(claim: Claim, case: Case, method: str, claims: Mapping[str, Claim]) -> Origin:
+    """Where a method of a claim that is tuned is tuned."""
     space = claim.tuning
-    if space is None:
-        return None
-    if space.of:
-        if space.of not in claims:
-            raise InputError(f"{claim.name} is tuned like {space.of!r}, which is none of {', '.join(claims)}")
-        other = claims[space.of]
-        followed = space.like.get(method, method)
-        return find_task(other, other.case(space.case or case.name), followed, claims, cache)
-    if method not in claim.methods:
+    if space is None or not space.of:
+        return Origin(claim, case, method)
+    if space.of not in claims:
+        raise InputError(f"{claim.name} is tuned like {space.of!r}, which is none of {', '.join(claims)}")
+    other = claims[space.of]
+    return find_origin(other, other.case(space.case or case.name), space.like.get(method, method), claims)
+
+
+def make_task(origin: Origin, cache: Path, fitted: Fitted) -> TuningTask:
+    """The tuning of a method in its own claim; with its own number of rounds, where it has one."""
+    claim, method, space = origin.claim, origin.method, origin.claim.tuning
+    if space is None or method not in claim.methods:
         raise InputError(f"{claim.name} does not tune {method}; it tunes {', '.join(claim.methods)}")
-    where = claim.case(space.case) if space.case else case
+    where = with_rounds(claim.case(space.case) if space.case else origin.case, method, fitted)
     settings = {**where.settings, **space.settings, "seed": space.seed}
     tried = space.of_method(method)
     return TuningTask(method, tried, settings, cache / "tuning" / f"{slug(method)}-{digest(method, tried, settings)}")
 
 
-def list_tasks(claim: Claim, claims: Mapping[str, Claim], cache: Path) -> dict[tuple[str, str], TuningTask]:
-    """The tunings of a claim by case and method. Each must have as many trials as the others."""
-    found = {
-        (case.name, method): task
-        for case in claim.cases
-        for method in claim.methods
-        if (task := find_task(claim, case, method, claims, cache)) is not None
-    }
+def list_tasks(
+    claim: Claim,
+    claims: Mapping[str, Claim],
+    cache: Path,
+    fitted: Fitted | None = None,
+    take: Callable[[TuningTask, Origin], TuningTask] = lambda task, _: task,
+) -> dict[tuple[str, str], TuningTask]:
+    """The tunings of a claim by case and method. Each must have as many trials as the others. What belongs to another
+    claim may be what `take` knows of it."""
+    found = {}
+    for case in claim.cases if claim.tuning else ():
+        for method in claim.methods:
+            origin = find_origin(claim, case, method, claims)
+            task = make_task(origin, cache, fitted or {})
+            found[case.name, method] = task if origin.claim.name == claim.name else take(task, origin)
     counts = {task.method: task.count() for task in found.values()}
     if len(set(counts.values())) > 1:
         listing = ", ".join(f"{method} {count}" for method, count in counts.items())

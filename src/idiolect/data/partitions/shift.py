@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -99,10 +100,16 @@ def _rotate(x: Tensor, degrees: float) -> Tensor:
     turns, rest = divmod(degrees, 90.0)
     if rest == 0 and (height == width or turns % 2 == 0):
         return torch.rot90(x, int(turns), dims=(2, 3))
+    grid = _turned_grid(degrees, height, width).to(x.dtype)
+    return F.grid_sample(x, grid.expand(len(x), -1, -1, -1), align_corners=False)
+
+
+@lru_cache(maxsize=1024)
+def _turned_grid(degrees: float, height: int, width: int) -> Tensor:
+    """Where the pixels of a turned image come from, which is the same for all images of a client."""
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    theta = torch.tensor([[cos, -sin * height / width, 0.0], [sin * width / height, cos, 0.0]])
-    grid = F.affine_grid(theta.expand(len(x), 2, 3), list(x.shape), align_corners=False)
-    return F.grid_sample(x, grid, align_corners=False)
+    theta = torch.tensor([[[cos, -sin * height / width, 0.0], [sin * width / height, cos, 0.0]]])
+    return F.affine_grid(theta, [1, 1, height, width], align_corners=False)
 
 
 def _contrast(x: Tensor, factor: float) -> Tensor:

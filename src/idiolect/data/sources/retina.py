@@ -33,6 +33,7 @@ class Retina(ImageSource):
 
     side: int | None = option(None, min=16, help="pixels to which images are brought; none is 256")
     threshold: float = option(0.5, above=0.0, max=1.0, help="share of white from which a mask's pixel counts")
+    made_site: bool = option(False, help="make a site of every other image of the first: darker, colours swapped")
 
     @property
     def _root(self) -> Path | None:
@@ -58,7 +59,8 @@ class Retina(ImageSource):
         index = self.choose_samples(len(sites))
         x = to_inputs(images.take(index), self.normalise)
         y = torch.from_numpy(masks.take(index)[:, 0] >= 255 * self.threshold).long()
-        return Pool(x, y, sites[index], 2, self.name)
+        x, sites = make_site(x, sites[index]) if self.made_site else (x, sites[index])
+        return Pool(x, y, sites, 2, self.name)
 
     def _compact(self) -> tuple[Images, Images, np.ndarray]:
         (path,) = self.compact.paths(self.path).values()
@@ -86,3 +88,18 @@ class Retina(ImageSource):
             raise DataError(f"{root} has masks, but no images beside them; {self.where()}")
         side = self.side or 256
         return Listed(images, side), Listed(masks, side, "L"), np.array(sites)
+
+
+def make_site(x: torch.Tensor, sites: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+    """The images with a site that was made of every other image of the first one, as if by another camera: at half the
+    brightness, with red and blue swapped.
+
+    >>> x, sites = make_site(torch.ones(3, 3, 1, 1), np.array(["a", "a", "b"]))
+    >>> x[:, 0, 0, 0].tolist(), sites.tolist()
+    ([1.0, 0.5, 1.0], ['a', 'a (made)', 'b'])
+    """
+    chosen = np.flatnonzero(sites == sites[0])[1::2]
+    x, names = x.clone(), sites.astype(object)
+    x[chosen] = x[chosen].flip(1) / 2
+    names[chosen] = f"{sites[0]} (made)"
+    return x, names.astype(str)
