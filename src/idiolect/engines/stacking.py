@@ -29,7 +29,7 @@ from .client_round import Outcome, score_after_training, train
 from .effort import NO_EFFORT, read_effort
 from .feeding import Feeder, Member, Run, schedule
 from .phases import fresh_optimizer
-from .plan import Plan
+from .plan import Plan, late_size
 from .slots import finish, first_client, gather, kept_optimizer
 
 States = Mapping[int, Slots | None]
@@ -295,7 +295,9 @@ def take_row(slots: Slots, row: int) -> Slots:
 def fit_chunk(plan: Plan, budget: int = 64 << 20) -> int:
     """How many clients to stack: as many as keep a stack of models within a few caches, at most 32."""
     size = 4 * sum(leaf.numel() for leaf in plan.tasks[0].net.params.values())
-    return max(1, min(32, math.floor(budget / max(1, size))))
+    late = [client for client in plan.data.clients if client.late]
+    most = 4 * late_size(late[0]) // plan.training.batch_size if late else 32
+    return max(1, min(32, most, math.floor(budget / max(1, size))))
 
 
 def is_plain(plan: Plan, phase: Phase) -> bool:
