@@ -13,14 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..contract import Method
 from ..contract.context import ClientContext
-from ..contract.gradients import Grad
+from ..contract.gradients import Grad, pick_trained
 from ..core import tree
 from ..core.tree import Slots, Tree
 from ..kernels import Dense
+from ..task.optimizers import SGD
 from ..task.task import Batch, Scored
 from .feeding import Run
-from .recording import GRADIENT, LOSS, Leaf, Recording, with_gradients
+from .recording import GRADIENT, LOSS, Leaf, LinearContext, Recording, with_gradients
 from .symbols import make_symbol
 
 Trace = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -62,7 +64,7 @@ def take_steps(dense: Dense, trace: Trace, ctx: ClientContext, work: Slots, run:
     """
     if not dense.accepts(run.drawn[0][0].flatten(3), work.get(ctx.phase.slots[0], {})):
         return work, 0
-    found = find_linear(dense, trace, ctx, work, run)
+    found = know_plain(dense, ctx, work, run) if is_plain(ctx) else find_linear(dense, trace, ctx, work, run)
     recording = found.recording
     if not recording.gradients:
         return work, 0
@@ -94,18 +96,42 @@ def take_steps(dense: Dense, trace: Trace, ctx: ClientContext, work: Slots, run:
     return after, found.steps
 
 
+def is_plain(ctx: ClientContext) -> bool:
+    """Whether every step of a phase is one of plain SGD on the model, which need not be found out."""
+    steps = getattr(ctx.phase.step, "__func__", None) is Method.step and ctx.method.optimizer_step is None
+    return steps and ctx.training.optimizer == SGD() and not ctx.phase.noise
+
+
+def know_plain(dense: Dense, ctx: ClientContext, work: Slots, run: Run) -> Linear:
+    """What steps of plain SGD are."""
+    recording = make_recording(dense, ctx, run)
+    recording.slot, recording.trained = "params", set(pick_trained(ctx, recording.params))
+    for step in range(run.steps):
+        sums = {n: {("params", n): 1.0, (GRADIENT, n): -ctx.lr} for n in recording.params if n in recording.trained}
+        recording.gradients.append((step, {("params", name): terms for name, terms in sums.items()}))
+    counts = run.drawn[0][2].sum(2)
+    known: list[tuple[Leaf, Tensor]] = [(("log", "samples"), work["log"]["samples"] + counts.sum(0))]
+    return Linear(run.steps, recording, {step: Place(step) for step in range(run.steps)}, [], known, list(counts))
+
+
+def make_recording(dense: Dense, ctx: ClientContext, run: Run) -> Recording:
+    """A recording of nothing yet."""
+    params, batch = {name: ctx.task.net.params[name] for name in dense.names}, run.drawn[0][1].shape[2]
+    outputs, features = (torch.empty(batch, n) for n in params[dense.layers[-1].weight or ""].shape)
+    return Recording(params, (outputs, features))
+
+
 def find_linear(dense: Dense, trace: Trace, ctx: ClientContext, work: Slots, run: Run) -> Linear:
     """Carry out the first steps of a run on symbols, as far as they make sums."""
     (x, y, weight), found = run.drawn[0], list[Any]()
-    params = {name: ctx.task.net.params[name] for name in dense.names}
-    outputs, features = (weight.new_empty(weight.shape[2], n) for n in params[dense.layers[-1].weight or ""].shape)
+    inputs, targets = make_symbol(x[0, 0], None, ()), make_symbol(y[0, 0], None, ())
 
     def record(ctx: ClientContext, work: Slots, weight: Tensor, noise: Tree) -> Any:
-        recording = Recording(params, (outputs, features))
+        base, recording = with_gradients(ctx), make_recording(dense, ctx, run)
         after, steps, gradients = (start := recording.start(work)), 0, 0
         for number in range(run.steps):
-            now = step_context(ctx, run, noise, number, partial(recording.take_gradient, number))
-            batch = Batch(make_symbol(x[number, 0], None, ()), make_symbol(y[number, 0], None, ()), weight[number])
+            now = step_context(base, run, noise, number, partial(recording.take_gradient, number))
+            batch = Batch(inputs, targets, weight[number])
             try:
                 changed = ctx.phase.step(now, after, batch)
                 recording.note_changes(changed)
@@ -115,8 +141,8 @@ def find_linear(dense: Dense, trace: Trace, ctx: ClientContext, work: Slots, run
             after, steps, gradients = changed, number + 1, len(recording.gradients)
         del recording.gradients[gradients:]
         known, seen = recording.sort(start, after)
-        factors = list[Tensor]()
-        losses = {term: place(factor, factors) for term, factor in after["log"]["loss"].terms.items() if term != LOSS}
+        factors, logged = list[Tensor](), getattr(after["log"]["loss"], "terms", {})
+        losses = {term: place(factor, factors) for term, factor in logged.items() if term != LOSS}
         for terms in (terms for _, changes in recording.gradients for terms in changes.values()):
             terms.update({term: place(factor, factors) for term, factor in terms.items()})
         found.append((steps, recording, losses, list(seen), list(known)))
@@ -136,12 +162,13 @@ def look_on(
     gradients, hidden = found.recording.gradients, {*found.recording.changed_slots, "log"}
 
     def look(ctx: ClientContext, work: Slots, drawn: Any, noise: Tree, *scores: Tensor) -> list[Tensor]:
-        known = [Scored(*leaves, {}) for leaves in zip(*scores, strict=True)]
+        base = with_gradients(ctx)
+        known = [Scored(loss, x, h, {}) for loss, x, h in zip(*scores, strict=True)]
         now = {slot: tree.map(unknown, leaves) if slot in hidden else leaves for slot, leaves in work.items()}
         for number in range(found.steps):
             batch = Batch(*(leaf[number] for leaf in drawn))
             scored = iter([each for each, (step, _) in zip(known, gradients, strict=True) if step == number])
-            now = ctx.phase.step(step_context(ctx, run, noise, number, partial(give, scored)), now, batch)
+            now = ctx.phase.step(step_context(base, run, noise, number, partial(give, scored)), now, batch)
         return [now[slot][name] for slot, name in found.seen]
 
     return dict(zip(found.seen, trace(look)(work, run.drawn[0], run.noise, *passed[:3]), strict=True))
@@ -158,10 +185,10 @@ def unknown(leaf: Tensor) -> Tensor:
     return make_symbol(leaf, None, {GRADIENT})
 
 
-def step_context(ctx: ClientContext, run: Run, noise: Tree, number: int, give: Callable[..., Grad]) -> ClientContext:
+def step_context(base: LinearContext, run: Run, noise: Tree, number: int, give: Callable[..., Grad]) -> LinearContext:
     """The context of one step of a run."""
     noise_now = {name: leaf[number] for name, leaf in noise.items()}
-    return with_gradients(replace(ctx, step=run.first + number, noise=noise_now), give)
+    return replace(base, step=run.first + number, noise=noise_now, give=give)
 
 
 def copy_leaf(leaf: Tensor) -> Tensor:
@@ -208,4 +235,4 @@ def join_slots(work: Slots, slots: Sequence[str], sizes: Mapping[str, int], clie
 
 def cut(row: Tensor, sizes: Mapping[str, int]) -> Tree:
     """Rows of numbers as the flat leaves of a slot."""
-    return dict(zip(sizes, row.split(list(sizes.values()), 1), strict=True))
+    return dict(zip(sizes, torch.split(row, list(sizes.values()), 1), strict=True))

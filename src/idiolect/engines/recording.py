@@ -42,9 +42,9 @@ class LinearContext(ClientContext):
         raise NotLinear
 
 
-def with_gradients(ctx: ClientContext, give: Callable[..., Grad]) -> LinearContext:
-    """A context whose gradients are those that `give` returns for (ctx, work, slot, values)."""
-    return LinearContext(**{each.name: getattr(ctx, each.name) for each in fields(ClientContext)}, give=give)
+def with_gradients(ctx: ClientContext) -> LinearContext:
+    """A context whose gradients are those that `give` returns for (ctx, work, slot, values), once it is given."""
+    return LinearContext(**{each.name: getattr(ctx, each.name) for each in fields(ClientContext)})
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Recording:
         self.gradients.append((step, {}))
         trained = [name for name in values if part is None or name in part]
         self.trained |= set(trained)
-        grads = {name: make_symbol(values[name], {(GRADIENT, name, number): 1.0}, {GRADIENT}) for name in trained}
+        grads: Tree = {name: make_symbol(values[name], {(GRADIENT, name, number): 1.0}, {GRADIENT}) for name in trained}
         outputs, features = (make_symbol(leaf, None, ()) for leaf in self.scores)
         return Grad({slot: grads}, Scored(make_symbol(torch.zeros(()), {number: 1.0}, ()), outputs, features, {}))
 

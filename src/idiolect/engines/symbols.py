@@ -3,8 +3,9 @@ what they are a sum of. A method's step that is carried out on them says what it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,46 +36,65 @@ class Symbol(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The sum that a function gives or, where it is none, what it depends on."""
-        name = getattr(func, "__name__", "").strip("_")
-        found = RULES[name](*args, **(kwargs or {})) if name in RULES else None
+        name = func.__name__
+        if name == "__get__":  # a property, such as the shape
+            return func(args[0].bare)
+        rule = RULES.get(name)
+        found = None if rule is None else rule(*args, **(kwargs or {}))
         return compute_unknown(func, args, kwargs or {}) if found is None else found
 
 
-def make_symbol(like: Tensor, terms: Terms | None, needs: Any) -> Symbol:
+def make_symbol(like: Tensor, terms: Terms | None, needs: Iterable[str]) -> Symbol:
     """A symbol of the shape of a tensor."""
-    bare = torch.empty(like.shape, dtype=like.dtype, device="meta")
+    bare = like.bare if isinstance(like, Symbol) else like if like.is_meta else make_empty(like.shape, like.dtype)
     made = bare.as_subclass(Symbol)
     made.bare, made.terms, made.needs = bare, terms, frozenset(needs)
     return made
+
+
+@lru_cache(4096)
+def make_empty(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """A tensor without values."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+class Given(NamedTuple):
+    """An argument that is a tensor, of which only this matters for the shape of what comes out."""
+
+    shape: torch.Size
+    dtype: torch.dtype
 
 
 def compute_unknown(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
     """What a function gives, of which no more is known than shapes and what it depends on."""
     needs = set[str]()
 
-    def empty(leaf: Any) -> Any:
+    def describe(leaf: Any) -> Any:
         if isinstance(leaf, Symbol):
             needs.update(leaf.needs)
-            return leaf.bare
-        return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") if isinstance(leaf, Tensor) else leaf
+            leaf = leaf.bare
+        return Given(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf
 
-    result = func(*map_nested(empty, args), **map_nested(empty, kwargs))
-    name = getattr(func, "__name__", "")
-    if name.endswith("_") and not name.endswith("__"):  # in place
+    given = map_nested(describe, list(args)), map_nested(describe, list(kwargs.items()))
+    result = compute_shapes(func, *given)
+    if func.__name__.endswith("_") and not func.__name__.startswith("_"):  # in place
         if not isinstance(args[0], Symbol):
-            raise TypeError(f"{name} writes what is not known into a tensor")
+            raise TypeError(f"{func.__name__} writes what is not known into a tensor")
         args[0].terms, args[0].needs = None, args[0].needs | needs
         return args[0]
     return map_nested(lambda leaf: make_symbol(leaf, None, needs) if isinstance(leaf, Tensor) else leaf, result)
 
 
+@lru_cache(4096)
+def compute_shapes(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What a function gives for tensors without values."""
+    empty = partial(map_nested, lambda leaf: make_empty(*leaf) if isinstance(leaf, Given) else leaf)
+    return func(*empty(args), **dict(empty(kwargs)))
+
+
 def map_nested(fn: Callable[[Any], Any], value: Any) -> Any:
-    """Apply a function to all that tuples, lists and dictionaries hold."""
-    if isinstance(value, dict):
-        return {key: map_nested(fn, part) for key, part in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(map_nested(fn, part) for part in value)
-    return fn(value)
+    """Apply a function to all that tuples and lists hold, which become tuples."""
+    return tuple(map_nested(fn, part) for part in value) if type(value) in (tuple, list) else fn(value)
 
 
 def is_factor(value: Any) -> bool:
@@ -90,7 +110,7 @@ def multiply(a: Any, b: Any) -> Symbol | None:
         a, b = b, a
     if not isinstance(a, Symbol) or a.terms is None or not is_factor(b):
         return None
-    return make_symbol(a.bare, {name: factor * b for name, factor in a.terms.items()}, a.needs)
+    return make_symbol(a, {name: factor * b for name, factor in a.terms.items()}, a.needs)
 
 
 def divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Symbol | None:
@@ -101,12 +121,12 @@ def divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Symbol | None
 def add(a: Any, b: Any, *, alpha: float = 1) -> Symbol | None:
     """A sum plus `alpha` times another of the same shape."""
     parts = (a, b)
-    if not all(isinstance(part, Symbol) and part.terms is not None for part in parts) or a.shape != b.shape:
+    if not all(isinstance(part, Symbol) and part.terms is not None for part in parts) or a.bare.shape != b.bare.shape:
         return None
     terms = dict(a.terms)
     for name, factor in b.terms.items():
         terms[name] = terms[name] + factor * alpha if name in terms else factor * alpha
-    return make_symbol(a.bare, terms, a.needs | b.needs)
+    return make_symbol(a, terms, a.needs | b.needs)
 
 
 def subtract(a: Any, b: Any, *, alpha: float = 1) -> Symbol | None:
@@ -116,21 +136,21 @@ def subtract(a: Any, b: Any, *, alpha: float = 1) -> Symbol | None:
 
 def no_terms(a: Any, **facts: Any) -> Symbol | None:
     """Zeros in the shape of a sum."""
-    return None if facts else make_symbol(a.bare, {}, ())
+    return None if facts else make_symbol(a, {}, ())
 
 
 def itself(a: Any) -> Symbol:
     """The same numbers."""
-    return make_symbol(a.bare, a.terms, a.needs)
+    return make_symbol(a, a.terms, a.needs)
 
 
 RULES: dict[str, Callable[..., Symbol | None]] = {
-    **dict.fromkeys(("add", "radd"), add),
-    **dict.fromkeys(("sub", "subtract"), subtract),
-    "rsub": lambda a, b, *, alpha=1: subtract(b, a, alpha=alpha),
-    **dict.fromkeys(("mul", "rmul", "multiply"), multiply),
-    **dict.fromkeys(("div", "divide", "truediv", "true_divide"), divide),
-    **dict.fromkeys(("neg", "negative"), lambda a: multiply(a, -1.0)),
+    **dict.fromkeys(("add", "__add__", "__radd__"), add),
+    **dict.fromkeys(("sub", "subtract", "__sub__"), subtract),
+    **dict.fromkeys(("rsub", "__rsub__"), lambda a, b, *, alpha=1: subtract(b, a, alpha=alpha)),
+    **dict.fromkeys(("mul", "multiply", "__mul__", "__rmul__"), multiply),
+    **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), divide),
+    **dict.fromkeys(("neg", "negative", "__neg__"), lambda a: multiply(a, -1.0)),
     "zeros_like": no_terms,
     **dict.fromkeys(("detach", "clone"), lambda a, **_: itself(a)),
 }

@@ -126,7 +126,7 @@ class Dense:
             Losses, outputs and features before each step, [steps, clients, ...].
         """
         scores, wanted = [], {name for name, use in zip(self.names, trained, strict=True) if use}
-        parts = others.split([params[name][0].numel() for name in self.names], 2)
+        parts = torch.split(others, [params[name][0].numel() for name in self.names], 2)
         trees = {
             name: [params[name], *(each.view_as(params[name]) for each in part.unbind(1))]
             for name, part in zip(self.names, parts, strict=True)
@@ -143,7 +143,8 @@ class Dense:
                     grads[operation.bias] = grad.sum(1)
             for number, name in enumerate(self.names):
                 change_leaf(trees[name], grads.get(name), factors[:, number])
-        return Scored(*(torch.stack(leaves) for leaves in zip(*scores, strict=True)), {})
+        losses, outputs, features = (torch.stack(leaves) for leaves in zip(*scores, strict=True))
+        return Scored(losses, outputs, features, {})
 
 
 def change_leaf(leaves: Sequence[Tensor], grad: Tensor | None, factors: Tensor) -> None:

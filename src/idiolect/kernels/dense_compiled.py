@@ -59,7 +59,7 @@ class CompiledDense(Dense):
         samples_of = sample_arrays(x, batches.y, batches.weight)
         run_steps(arrays, arrays, *network, np.array(trained), *samples_of, np.array(batch_of), changes,
                   others.view(-1).numpy(), losses.numpy(), scores.view(-1).numpy(), at)  # fmt: skip
-        outputs, features = scores[..., 1:].split([samples * classes, samples * width], -1)
+        outputs, features = torch.split(scores[..., 1:], [samples * classes, samples * width], -1)
         shape = (steps, clients, samples)
         return Scored(losses, outputs.reshape(*shape, classes), features.reshape(*shape, width), {})
 

@@ -141,7 +141,7 @@ def run_steps(
                     grad_flow, flow_at, spread = flowing, to, False
                     if changing:
                         row, other = changes[step, client, leaf], client * (n_states - 1) * total + starts[leaf]
-                        spread, done[leaf] = np.any(row[1:, n_states] != 0), True
+                        spread, done[leaf] = bool(np.any(row[1:, n_states] != 0)), True
                         if spread:
                             out_array, place, factor = gradient, 0, 1.0
                         else:
