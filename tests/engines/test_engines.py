@@ -265,3 +265,12 @@ def children_of(pid: int) -> list[int]:
 def alive(pid: int) -> bool:
     status = Path(f"/proc/{pid}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("chunk", [0, 5])
+def test_workers_that_are_spawned_share_memory_too(chunk, monkeypatch):
+    """As they are where a GPU is present, whose state cannot be inherited."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    plan = tiny_plan("ditto", rounds=1, epochs=1)
+    spawned = play(plan, lambda plan: Workers(plan, 1, chunk=chunk))
+    require_equal(spawned, play(plan), "spawned", 1e-4)
