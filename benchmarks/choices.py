@@ -91,6 +91,27 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
             for passes in (1, 3, 10)
         ),
     ),
+    "pfedgate": (
+        {
+            f"{name}, {optimizer}": setting | changes
+            for optimizer, changes in (
+                ("plain SGD", {}),
+                ("momentum kept", {"momentum": 0.9, "optimizer_state": "keep"}),
+            )
+            for name, setting in (
+                ("digits", DIGITS | {"rounds": 20, "eval_every": 5}),
+                ("MNIST", MNIST | {"data": "mnist(samples=1000)", "rounds": 15, "eval_every": 5}),
+            )
+        },
+        (
+            "pfedgate(scale_max=1, gate_rate=1)",
+            "pfedgate(scale_max=2, gate_rate=5)",
+            "fedavg",
+            "pfedgate(scale_max=2, gate_rate=1)",
+            "pfedgate(scale_max=1, gate_rate=5)",
+            *(f"pfedgate(s={s}, scale_max={n}, gate_rate={rate})" for s in (1, 0.3) for n, rate in ((1, 1), (2, 5))),
+        ),
+    ),
     "retina": ({"retina": RETINA}, ("fedavg", "lgmix", "local")),
     "apple": (TWO, ("apple", "apple(start=drawn)")),
 }

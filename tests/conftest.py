@@ -16,6 +16,11 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items):
+    """Pages of the documents, of which each is one test, and what is slow come first, so that workers end together."""
+    items.sort(key=lambda item: item.path.suffix != ".md" and item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(autouse=True)
 def seed():
     """Modules that a test makes have the same initial weights in whatever order and process the tests run."""

@@ -123,6 +123,14 @@ def test_the_installed_command(folder):
     assert (piped.stdout, piped.stderr) == ("[\n", "")
 
 
+def test_python_m_is_the_command(folder):
+    """It takes no library from the folder that it is called in."""
+    (folder / "typer.py").write_text("open('ran', 'w')")
+    found = subprocess.run([sys.executable, "-m", "idiolect", "--version"], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout.split()[0], found.stderr) == (0, "idiolect", "")
+    assert not (folder / "ran").exists()
+
+
 def test_help_names_what_can_be_chosen_elsewhere(call):
     """Help is shown without PyTorch, so these lists are written there once more."""
     assert f"Split at commas: {', '.join(FORMATS)}." in " ".join(call("export", "--help")[1].split())

@@ -9,9 +9,12 @@ from idiolect.data.sources import sources
 def test_data_lists_all(call):
     code, out, _ = call("data")
     assert code == 0
-    assert all(name in out.splitlines() for name in sources)
-    assert "CC BY 4.0" in out
-    assert "$IDIOLECT_DATA/mnist" in out
+    listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
+    assert sorted(listed) == sorted(["file.py:function", *sources])
+    own, here, fetched = (out.index(head) for head in ("own data", "on this machine", "to be fetched"))
+    assert own < out.index("  csv ") < here < out.index("  digits ") < fetched < out.index("  mnist ")
+    assert "CC BY 4.0" in call("data", "digits")[1]
+    assert "$IDIOLECT_DATA/mnist" in call("data", "mnist")[1]
     held = {each["name"]: each for each in json.loads(call("data", "--json")[1])}
     assert (held["digits"]["here"], held["mnist"]["here"]) == (True, False)
     assert "samples" in call("data", "mnist")[1]

@@ -5,14 +5,27 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
+from idiolect.cli.methods import group_methods
 from idiolect.contract.method import methods
 
 
-def test_methods_lists_all(call):
+def test_methods_lists_all_a_line_each(call, monkeypatch):
+    """Even on a terminal of 80 columns; what no other library has comes first."""
+    monkeypatch.setattr("idiolect.cli.screen.OUT", Console(highlight=False, width=80))
     code, out, _ = call("methods")
     assert code == 0
-    assert all(f"\n{name} " in out for name in methods)
+    lines = out[: out.index(f"\n{len(list(methods))} methods")].splitlines()
+    listed = [line.split()[0].removesuffix("(...)") for line in lines if line.startswith("  ")]
+    assert sorted(listed) == sorted(methods)
+    assert listed[:5] == ["fedlag", "flayer", "lgmix", "pfedgate", "fedfac"]
+    assert {"in no other library", "private layers", "masks and sub-models"} < set(lines)
+
+
+def test_a_method_without_a_family_is_listed_among_others():
+    mine = {"name": "mine", "title": "A method of mine", "family": "", "kind": "wrapper"}
+    assert group_methods([mine])["others"] == [("mine(...)", "A method of mine")]
 
 
 def test_methods_as_json(call):

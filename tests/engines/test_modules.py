@@ -2,6 +2,7 @@
 for it, and otherwise one by one with a reason."""
 
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 import pytest
 import torch
@@ -326,10 +327,18 @@ def test_every_engine_trains_what_the_loop_trains(kind, caplog):
     assert reason in caplog.text
 
 
-@pytest.mark.parametrize("method", ["ditto", "fedrep", "scaffold"])
-@pytest.mark.parametrize("kind", [*STACKED, *REASONS], ids=lambda kind: kind.__name__)
+OTHER_METHODS = [
+    *zip([*STACKED, *REASONS], cycle(["fedrep", "ditto", "scaffold"]), strict=False),
+    *((kind, "fedrep") for kind in (ResidualBatchNorm, BatchNormAndPool, TrackingInstanceNorm, Tied, Frozen)),
+]
+"""Phases that train a part, two models per client, and a state of the server's: one of them with each module, and the
+first with all whose statistics or parameters are not each their own."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"), dict.fromkeys(OTHER_METHODS), ids=lambda each: getattr(each, "__name__", each)
+)
 def test_every_engine_trains_it_by_other_methods(kind, method, caplog):
-    """Two models per client, phases that train a part, and a state of the server's."""
     reference = play(make_plan(kind, method))
     for text in ("workers(count=1)", "vector(chunk=3, count=1)"):
         require_equal(reference, play(make_plan(kind, method), engines.build(text).make), text, 1e-3)

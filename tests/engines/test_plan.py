@@ -5,7 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from idiolect.data import Client
+from idiolect.engines.plan import Part, join_parts
 from idiolect.testing import tiny_plan
+
+ARRAYS = {"x": torch.arange(4.0)[:, None], "y": torch.arange(4)}
 
 
 def positions(plan, index, which):
@@ -37,3 +41,31 @@ def test_nothing_is_held_out_otherwise():
     plan = tiny_plan("fedavg")
     assert positions(plan, 0, "holdout") == []
     assert torch.equal(plan.part(0, "train").positions, plan.data.clients[0].train)
+
+
+def test_where_a_batch_needs_two_samples_they_depend_on_each_other():
+    """The norms of pFedGate's gates see the whole batch, so padding would show; without gates nothing does."""
+    assert tiny_plan("pfedgate").mixes_samples
+    assert not tiny_plan("pfedgate(fixed=true)").mixes_samples
+
+
+def part(*chosen, shift=None, **arrays):
+    none = torch.tensor([], dtype=torch.long)
+    x, y = (arrays.get(name, ARRAYS[name]) for name in ("x", "y"))
+    return Part(Client("a", x, y, none, none, none, shift), torch.tensor(chosen), "cpu")
+
+
+def test_parts_are_joined_as_if_each_were_taken():
+    """From one array, from arrays that share only inputs or only targets, and where clients change their inputs."""
+    own = [part(3, shift=lambda x, positions, by=by: x + by) for by in (10, 20)]
+    for other in (part(3), part(3, x=-ARRAYS["x"]), part(3, y=-ARRAYS["y"]), own[0]):
+        for parts in ([part(2, 0), other], [other, part(2, 0)], [other], own):
+            expected = [torch.cat(some) for some in zip(*(one.take() for one in parts), strict=True)]
+            assert all(map(torch.equal, join_parts(parts), expected))
+
+
+def test_parts_of_one_array_are_copied_once(monkeypatch):
+    taken = []
+    monkeypatch.setattr(Client, "take", lambda self, at: taken.append(at.tolist()) or (self.x[at], self.y[at]))
+    join_parts([part(2, 0), part(3)])
+    assert taken == [[2, 0, 3]]

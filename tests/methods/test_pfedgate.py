@@ -197,7 +197,7 @@ def test_a_client_starts_each_round_with_the_gate_that_it_trained():
 
 
 def test_model_and_gate_are_clipped_apart():
-    plan = tiny_plan("pfedgate(clip=0.001)", lr=1.0, epochs=1, batch_size=14)
+    plan = tiny_plan("pfedgate(clip=0.001, gate_rate=1)", lr=1.0, epochs=1, batch_size=14)
     ((before, after, _),) = list(steps(plan))
     for slot in ("params", GATE):
         assert float(tree.norm(tree.sub(after[slot], before[slot]))) == pytest.approx(0.001, rel=1e-2)
@@ -208,8 +208,38 @@ def test_the_gate_has_its_own_learning_rate():
         before, after, _ = next(steps(tiny_plan(method, lr=0.1)))
         return float(tree.norm(tree.sub(after[slot], before[slot])))
 
-    assert moved("pfedgate(gate_lr=0.4)", GATE) == pytest.approx(4 * moved("pfedgate", GATE), rel=1e-3)
+    once = moved("pfedgate(gate_lr=0.1)", GATE)
+    assert moved("pfedgate(gate_lr=0.4)", GATE) == pytest.approx(4 * once, rel=1e-3)
+    assert moved("pfedgate", GATE) == pytest.approx(5 * once, rel=1e-3)
+    assert moved("pfedgate(gate_rate=1)", GATE) == pytest.approx(once, rel=1e-3)
     assert moved("pfedgate(gate_lr=0.4)", "params") == moved("pfedgate", "params")
+
+
+@pytest.mark.parametrize(("options", "first"), [("", 1.0), ("scale_max=1", 0.5), ("preset=ref", 0.5)])
+def test_scales_start_at_half_of_what_they_are_at_most(options, first):
+    plan, ctx, model = trained(f"pfedgate({options})", lr=1e-6)
+    x = torch.randn(64, 4)
+    gates, _ = plan.method.gates(ctx, plan.method.cut(ctx.task, ctx.variant), model, x, torch.ones(64))
+    assert float(gates["scale"].mean()) == pytest.approx(first, rel=0.2)
+    assert float(gates["score"].mean()) == pytest.approx(0.5, rel=0.2)
+    assert plan.method.first_tally(ctx)["scale"].unique().tolist() == [first]
+
+
+def test_whatever_the_learning_rate_a_first_step_with_the_whole_model_is_nearly_fedavgs():
+    """At scales of 1/2 it is a quarter of one in the weights, and another model's."""
+
+    def moved(method):
+        plan = tiny_plan(method, lr=1e-3)
+        before, work = start(plan)
+        after = before.phase.step(before, work, take_batch(plan))
+        return tree.sub(after["params"], work["params"])
+
+    def apart(method):
+        ours, theirs = moved(method), moved("fedavg")
+        return float(tree.norm(tree.sub(ours, theirs)) / tree.norm(theirs))
+
+    assert apart("pfedgate(s=1)") < 0.2
+    assert apart("pfedgate(s=1, scale_max=1)") > 0.5
 
 
 # -- blocks and budgets -------------------------------------------------------------------------------
@@ -578,9 +608,9 @@ def test_the_structured_split_names_what_is_no_chain(module, words):
 # -- prediction ---------------------------------------------------------------------------------------
 
 
-def trained(method):
+def trained(method, lr=0.5):
     """A plan, and client 0's context and personal model after a round of training."""
-    plan = tiny_plan(method, lr=0.5)
+    plan = tiny_plan(method, lr=lr)
     return plan, *personal_model(plan, state=train_client(plan).state, round=1)
 
 
@@ -589,7 +619,8 @@ def test_a_batch_has_one_sparse_model_from_its_mean_gates():
     method, x = plan.method, torch.randn(9, 4)
     split = method.cut(ctx.task, 0.5)
     per_sample = ctx.nets["gate"].apply(model[GATE], model[f"{GATE}.buffers"], (x, torch.ones(9))).outputs
-    scale, score = per_sample.mean(0)
+    half, score = per_sample.mean(0)
+    scale = method.scale_max * half
     thin, _ = split.thin(model["params"], {}, scale * split.select(score), split.select(score))
     assert torch.allclose(method.predict(ctx, model, x), ctx.task.forward(thin, {}, x).outputs, atol=1e-6)
 
@@ -788,7 +819,9 @@ def test_bad_options_are_refused_when_it_is_built(expression, words):
 
 
 def test_presets():
-    assert methods.build("pfedgate(preset=paper)") == methods.build("pfedgate(solver=exact, clip=null)")
+    assert methods.build("pfedgate(preset=paper)") == methods.build(
+        "pfedgate(solver=exact, clip=null, scale_max=1, gate_rate=1)"
+    )
     ref = methods.build("pfedgate(preset=ref, s=0.3)")
     assert (ref.s, ref.shared_path, ref.equal_chunks, ref.st_kept_only, ref.denominator) == (
         0.3,

@@ -4,6 +4,7 @@ Commands import what they run when they are called, so that help costs no PyTorc
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import signal
@@ -59,9 +60,24 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Use": (export, deploy),
     "Look around": (methods, data, partition),
 }
+LIGHT = (methods,)
+
+
+def loading(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which says that it loads PyTorch before it does anything else."""
+
+    @functools.wraps(command)
+    def loaded(*args: Any, **options: Any) -> None:
+        screen.load_torch()
+        command(*args, **options)
+
+    return loaded
+
+
 for _panel, _commands in PANELS.items():
     for _command in _commands:
-        app.command(help=unwrap(_command.__doc__ or ""), rich_help_panel=_panel)(_command)
+        _ready = _command if _command in LIGHT else loading(_command)
+        app.command(help=unwrap(_command.__doc__ or ""), rich_help_panel=_panel)(_ready)
 
 
 @app.callback(invoke_without_command=True)

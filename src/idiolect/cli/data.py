@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,9 +63,26 @@ def data(
         screen.say()
         show_options(type(chosen[0]))
     else:
-        for source in chosen:
-            show_source(source)
-        screen.paragraph("Options and more about one: idiolect data NAME", "dim")
+        screen.show_groups(group_sources(chosen))
+        screen.paragraph("Options, licence, size, and which files to put where: idiolect data NAME", "dim")
+
+
+def group_sources(known: Iterable[Source]) -> dict[str, list[tuple[str, str]]]:
+    """All sources, with how many natural clients they have; own data first, then by what it takes to use them."""
+    own = ("file.py:function", "what a function of yours returns (docs/data.md)")
+    groups: dict[str, list[tuple[str, str]]] = {
+        "own data": [own],
+        "on this machine": [],
+        "to be fetched, by: idiolect data fetch NAME": [],
+        "to be put into the folder IDIOLECT_DATA": [],
+    }
+    mine, here, fetched, put = groups.values()
+    fetchable = idiolect.data.fetchable()
+    for source in known:
+        group = mine if source.own else here if source.available() else fetched if source.name in fetchable else put
+        natural = re.match(r"[\d,]+ \w+", source.groups)
+        group.append((source.name, f"{source.title}; {natural[0]}" if natural else source.title))
+    return groups
 
 
 def without_examples(docstring: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from .formula import readable
 from .options import options_as_dicts, show_options
 from .settings import Json
 
+FIVE = ("fedlag", "flayer", "lgmix", "pfedgate", "fedfac")
 CATALOG = Path(__file__).parents[1] / "methods" / "catalog.json"
 """Our methods as plain values, written by `scripts/pages`, so that listing them does not wait for PyTorch."""
 
@@ -44,15 +46,23 @@ def methods(
     elif as_json:
         screen.show_json(list_methods())
     else:
-        heads = ("name", "what it does", "leaves a client", "stays on it", "needs")
-        rows = [
-            (facts["name"], facts["title"], facts["leaves"], facts["stays"], ", ".join(facts["needs"]))
-            for facts in list_methods()
-        ]
-        screen.show_table(heads, rows, whole=("name",), text=True)
+        known = list_methods()
+        screen.show_groups(group_methods(known))
         screen.paragraph(
-            f"{len(rows)} methods; details: idiolect methods NAME. Wrappers wrap others, as in finetune(ditto).", "dim"
+            f"{len(known)} methods; those with (...) wrap any other, as in finetune(ditto). Options, formula, and what"
+            " is sent: idiolect methods NAME",
+            "dim",
         )
+
+
+def group_methods(known: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[str, str]]]:
+    """Methods as they are written and what they do: systems that no other library has, then family by family."""
+    groups: dict[str, list[tuple[str, str]]] = {"in no other library": [], "one model for all": []}
+    for facts in sorted(known, key=lambda facts: FIVE.index(facts["name"]) if facts["name"] in FIVE else len(FIVE)):
+        family = "in no other library" if facts["name"] in FIVE else facts["family"] or "others"
+        written = f"{facts['name']}(...)" if facts["kind"] == "wrapper" else facts["name"]
+        groups.setdefault(family, []).append((written, facts["title"]))
+    return groups
 
 
 def list_methods() -> list[dict[str, Any]]:
@@ -103,6 +113,7 @@ def method_as_dict(cls: type[idiolect.Method]) -> dict[str, Any]:
     return {
         "name": cls.name,
         "title": cls.about.title,
+        "family": cls.about.family,
         "kind": cls.about.kind,
         "paper": paper._asdict() if (paper := paper_of(cls)) else None,
         "options": options_as_dicts(cls),
@@ -126,7 +137,7 @@ def show_method(cls: type[idiolect.Method]) -> None:
     screen.say()
     presets = {name: ", ".join(f"{k}={write(v)}" for k, v in preset.items()) for name, preset in cls.presets.items()}
     facts = {
-        "kind": cls.about.kind,
+        "kind": ", ".join(filter(None, [cls.about.kind, cls.about.family])),
         "leaves a client": "; ".join(filter(None, [cls.about.reveals, cls.about.caution])),
         "stays on it": cls.about.stays,
         "slots sent": ", ".join(sends(cls)),

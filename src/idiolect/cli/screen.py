@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import math
 import os
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -51,6 +53,13 @@ class Warn(logging.Handler):
             ERR.print(Text(text, style="yellow"), soft_wrap=True)
         else:  # in a forked process the console's lock may be held for ever
             os.write(2, f"{text}\n".encode())
+
+
+def load_torch() -> None:
+    """Import PyTorch, which takes a second or two; a terminal says so."""
+    if ERR.is_terminal and "torch" not in sys.modules:
+        with ERR.status("loading PyTorch", spinner="line"):
+            importlib.import_module("torch")
 
 
 def complain(text: str) -> None:
@@ -105,6 +114,24 @@ def show_table(
         table.add_row(*(Text(visible(cell)) for cell in row))
     OUT.print(table)
     say()
+
+
+def show_groups(groups: Mapping[str, Sequence[Sequence[str]]]) -> None:
+    """Rows under headings; the first column, a name, and those before the last are as wide as their longest cell
+    anywhere, and the last one takes what is left."""
+    rows = [row for group in groups.values() for row in group]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]) - 1)]
+    for title, group in groups.items():
+        if not group:
+            continue
+        say(title, "bold")
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for width in (0, *widths):
+            table.add_column(width=width or None, no_wrap=width > 0)
+        for row in group:
+            table.add_row("", *(Text(visible(cell), "cyan" * (place == 0)) for place, cell in enumerate(row)))
+        OUT.print(table)
+        say()
 
 
 def show_json(value: Any) -> None:

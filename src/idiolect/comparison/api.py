@@ -188,7 +188,7 @@ def carry_out_all(
     """Run what is left to do and return the summaries by label; and, by method, why some learned nothing. Of such a
     method no further seed is run."""
     begun = {spec.label: next_round(spec.folder, spec.method) for spec in specs}
-    reporter.begin(len(specs), sum(spec.config.rounds - begun[spec.label] for spec in specs))
+    reporter.begin(len(specs), sum(spec.config.rounds - max(0, begun[spec.label]) for spec in specs))
     if jobs > 1 and len(specs) > 1:
         waiting = [Job(s.label, s.config, s.folder, begun[s.label]) for s in specs if s.folder is not None]
         return ProcessRunner(waiting, jobs, reporter).run()

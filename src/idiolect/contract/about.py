@@ -22,7 +22,8 @@ class About:
     """A method in words.
 
     Attributes:
-        title: what it does, in one line.
+        title: what it does, in one line of at most 62 characters.
+        family: the idea that it shares with others, under which it is listed, such as `private layers`.
         paper: where it was published: a `Paper`, or its key in `idiolect.methods.papers`.
         kind: `personalized`, `global` (all clients predict with one and the same model, and engines for many of them at
             once), `local` or `wrapper`.
@@ -32,6 +33,7 @@ class About:
     """
 
     title: str
+    family: str = ""
     paper: Paper | str | None = None
     kind: str = "personalized"
     reveals: str = "the trained model"

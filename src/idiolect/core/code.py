@@ -7,24 +7,21 @@ import importlib.machinery
 import importlib.util
 import re
 import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .beside import Files, gather_imports, importing
+from .beside import gather_imports
 from .errors import IdiolectError, InputError, UnknownNameError
 from .expressions import names_code
 from .imports import checked_imports
+from .installed import is_installed
 from .options import did_you_mean
 from .trust import allow_code
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*")
-_PLACES = (str(Path(__file__).parents[1]), *(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib")))
-_LIBRARIES = tuple(str(Path(place).resolve()) for place in _PLACES)
-"""Where code is that no user wrote."""
 
 
 def may_name_code(name: str) -> bool:
@@ -65,8 +62,8 @@ def _load_file(path: Path, name: str) -> ModuleType:
     for file, text in beside.values():
         allow_code(name, text, file, imported=True)
     if (path, whole) not in _modules:
-        with checked_imports(name):
-            _modules[path, whole] = _run_file(path, content, beside)
+        with checked_imports(name, beside, [_name_module(path)]):
+            _modules[path, whole] = _run_file(path, content)
     return _modules[path, whole]
 
 
@@ -78,7 +75,7 @@ def _load_module(module: str, name: str, kind: str) -> ModuleType:
             " path/to/file.py:Name"
         )
     allow_code(name, file.read_bytes(), file)
-    with user_code(f"the module {module} cannot be imported"), checked_imports(name):
+    with user_code(f"the module {module} cannot be imported"), checked_imports(name, {}, [module]):
         return importlib.import_module(module)
 
 
@@ -98,14 +95,18 @@ _modules: dict[tuple[Path, bytes], ModuleType] = {}
 """The files that were run, by place and content, so that their classes are the same ones each time."""
 
 
-def _run_file(path: Path, content: bytes, beside: Files) -> ModuleType:
+def _name_module(path: Path) -> str:
+    return f"{path.stem} in {path.parent}"
+
+
+def _run_file(path: Path, content: bytes) -> ModuleType:
     """The module in a file. What runs is this content, and nothing that was compiled before."""
-    spec = importlib.util.spec_from_file_location(f"{path.stem} in {path.parent}", path)
+    spec = importlib.util.spec_from_file_location(_name_module(path), path)
     assert spec
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look up their annotations
-    with user_code(f"the code in {path} cannot be run"), importing(beside):
-        exec(compile(content, path, "exec"), module.__dict__)
+    with user_code(f"the code in {path} cannot be run"):
+        exec(compile(content, path, "exec", dont_inherit=True), module.__dict__)
     return module
 
 
@@ -129,7 +130,7 @@ def explain(error: BaseException) -> str:
     where, trace = "", error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(("<", *_LIBRARIES)) and not str(Path(file).resolve()).startswith(_LIBRARIES):
+        if not file.startswith("<") and not is_installed(file):
             where = f"{file}, line {trace.tb_lineno}: "
         trace = trace.tb_next
     return where + what

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .imports import INSTALLED
+from .installed import is_installed
 
 LENGTH = 12
 LIBRARIES = frozenset({"idiolect", "torch", "numpy", *sys.stdlib_module_names})
@@ -159,7 +159,7 @@ class _Walk:
                 continue
             seen.add(module.__name__)
             texts.append(_plain_source(Path(str(module.__file__)).read_text(encoding="utf-8")))
-            waiting += [other for other in _list_imports(module) if not str(other.__file__).startswith(INSTALLED)]
+            waiting += [other for other in _list_imports(module) if not is_installed(str(other.__file__))]
         self.add(*sorted(texts))
 
 

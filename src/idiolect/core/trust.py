@@ -66,7 +66,7 @@ def allow_code(name: str, content: bytes, path: Path, imported: bool = False) ->
     imports. What is named is known together with its name, so that nothing else in the file may be called."""
     asked = "" if imported else name.rpartition(":")[2]
     digest, origin = hashlib.sha256(f"{asked}\n".encode() + content).hexdigest(), _origin.get()
-    if origin is not None and not origin.is_trusted and name not in origin.own and digest not in _read_known():
+    if origin is not None and not may_run_all(name) and digest not in _read_known():
         how = f"names {name}, which imports" if imported else "names"
         raise UntrustedCodeError(
             f"{origin.place} {how} the code in {path}, which no run on this machine has used in this form; read it"
@@ -76,6 +76,12 @@ def allow_code(name: str, content: bytes, path: Path, imported: bool = False) ->
         _loaded[name] = Loaded(path.resolve(), digest)
     else:
         _imported.setdefault(_loaded[name].path, set()).add(digest)
+
+
+def may_run_all(name: str) -> bool:
+    """Whether nobody but the user asks for the code of that name, so that whatever it imports may run."""
+    origin = _origin.get()
+    return origin is None or origin.is_trusted or name in origin.own
 
 
 def remember_code(texts: Iterable[object]) -> None:

@@ -65,10 +65,10 @@ class Functional(Autograd):
         """The same by `torch.func.grad` twice; of a small dense network, too, whose matrix products have no second
         derivative."""
 
-        def slope(at: Tree) -> Tensor:
+        def directional(at: Tree) -> Tensor:
             return tree.dot(torch.func.grad(loss)(at), vector)
 
-        return torch.func.grad(slope)(leaves)  # type: ignore[no-any-return]
+        return torch.func.grad(directional)(leaves)  # type: ignore[no-any-return]
 
 
 def train_stack(
@@ -109,6 +109,8 @@ def explain(error: Exception) -> str:
 
     >>> explain(RuntimeError("vmap: called random operation while in randomness error mode"))
     "it draws random numbers, which would differ from the reference's"
+    >>> {explain(RuntimeError(text)) for text in ("vmap: .item() is not supported", "data-dependent control flow")}
+    {'it looks at the values of tensors, by .item() or an if'}
     >>> explain(RuntimeError("no rule for clone\\nsee above")), explain(RuntimeError())
     ('PyTorch cannot trace them at once: no rule for clone', 'PyTorch cannot trace them at once: RuntimeError')
     """

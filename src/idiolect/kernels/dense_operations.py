@@ -162,8 +162,8 @@ def gelu(x: Any, out: Any) -> None:
 def gelu_backward(grad: Any, x: Any, to: Any, fresh: bool) -> None:
     """Hand a gradient on through a GELU."""
     for index in range(len(grad)):
-        slope = normal_cdf(x[index]) + x[index] * normal_density(x[index])
-        to[index] = grad[index] * slope + (np.float32(0) if fresh else to[index])
+        derivative = normal_cdf(x[index]) + x[index] * normal_density(x[index])
+        to[index] = grad[index] * derivative + (np.float32(0) if fresh else to[index])
 
 
 @jit

@@ -37,6 +37,7 @@ class APFL(Method):
 
     about = About(
         "A learned mixture of a personal and the global model",
+        family="a model of one's own",
         paper="deng2020apfl",
         reveals="the shared model as trained",
         stays="the personal model and the mixing weight",

@@ -49,6 +49,7 @@ class APPLE(Collection):
 
     about = About(
         "Learned mixtures of all clients' core models",
+        family="mixtures of models",
         paper="luo2022apple",
         reveals="the core model; under a cap, which cores it asks for; and its number of samples",
         stays="the relations",

@@ -25,6 +25,7 @@ class Ditto(Method):
 
     about = About(
         "A personal model beside the global one, pulled towards it",
+        family="a model of one's own",
         paper="li2021ditto",
         reveals="the shared model as trained",
         stays="the personal model",

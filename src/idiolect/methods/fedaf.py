@@ -53,7 +53,8 @@ class FedAF(Method):
     """
 
     about = About(
-        "The server trains on images into which clients condense their data",
+        "The server trains on images that clients condense from data",
+        family="one model for all",
         paper="wang2024fedaf",
         kind="global",
         reveals="condensed images with soft labels, and the mean logits of each class",

@@ -36,6 +36,7 @@ class FedALA(Method):
 
     about = About(
         "Own and global head mixed by learnt weights",
+        family="mixtures of models",
         paper="zhang2023fedala",
         stays="its own last model and the weights by which it takes over the global one",
     )

@@ -59,6 +59,7 @@ class FedAlt(PartlyPrivate):
 
     about = About(
         "Personal and shared part, trained in turn",
+        family="private layers",
         paper="pillutla2022fedalt",
         reveals="the shared part",
         stays="the personal part (head, input layers or named units)",
@@ -86,6 +87,7 @@ class FedSim(PartlyPrivate):
 
     about = About(
         "Personal and shared part, trained together",
+        family="private layers",
         paper="pillutla2022fedalt",
         reveals="the shared part",
         stays="the personal part (head, input layers or named units)",

@@ -87,6 +87,7 @@ class FedAMP(MessagePassing):
 
     about = About(
         "Similar clients attract each other",
+        family="mixtures of models",
         paper="huang2021fedamp",
         reveals="the client's own trained model",
         caution="the server keeps every client's latest model; clients get mixtures of them",
@@ -145,6 +146,7 @@ class HeurFedAMP(MessagePassing):
 
     about = About(
         "Clients with models of similar direction attract each other",
+        family="mixtures of models",
         paper="huang2021fedamp",
         reveals="the client's own trained model",
         caution="the server keeps every client's latest model; clients get mixtures of them",

@@ -29,7 +29,8 @@ class FedAS(PrivateLayers):
     """
 
     about = About(
-        "Bodies aligned with own class means, weighed by Fisher information",
+        "Bodies aligned with class means, weighed by Fisher information",
+        family="private layers",
         paper="yang2024fedas",
         reveals="the body and a number, the trace of the Fisher information",
         stays="the head and the class means of features",

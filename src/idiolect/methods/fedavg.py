@@ -18,4 +18,9 @@ class FedAvg(Method):
     Run it: ``idiolect run fedavg``.
     """
 
-    about = About("One model for all: the average of the clients'", paper="mcmahan2017fedavg", kind="global")
+    about = About(
+        "One model for all: the average of the clients'",
+        family="one model for all",
+        paper="mcmahan2017fedavg",
+        kind="global",
+    )

@@ -24,6 +24,7 @@ class FedBABU(Method):
 
     about = About(
         "A body learnt under a fixed head, then fine-tuned",
+        family="private layers",
         paper="oh2022fedbabu",
         reveals="the body",
         stays="the head, which is the same random one everywhere; the fine-tuned copy",

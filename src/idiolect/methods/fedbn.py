@@ -26,6 +26,7 @@ class FedBN(Method):
 
     about = About(
         "Private normalisation layers",
+        family="private layers",
         paper="li2021fedbn",
         reveals="all but normalisation layers",
         stays="normalisation layers with their statistics",

@@ -39,6 +39,7 @@ class FedCAC(Method):
 
     about = About(
         "Critical parameters are averaged among clients that share them",
+        family="mixtures of models",
         paper="wu2023fedcac",
         reveals="the trained model, and which of its parameters are critical",
         caution="the server keeps every client's newest model, and learns which clients resemble each other",

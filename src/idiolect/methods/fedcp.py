@@ -41,7 +41,8 @@ class FedCP(FeatureNets):
     """
 
     about = About(
-        "A policy splits features between a personal and a global output layer",
+        "A policy splits features between a personal and a global head",
+        family="private layers",
         paper="zhang2023fedcp",
         reveals="the body, the policy, and the mean of own and global output layer",
         stays="the output layer",

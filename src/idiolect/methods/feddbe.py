@@ -37,6 +37,7 @@ class FedDBE(OnFeatures):
 
     about = About(
         "A private shift of features, and shared features without bias",
+        family="private layers",
         paper="zhang2023feddbe",
         reveals="the trained model and, once, the mean of its features on the client's data",
         stays="the shift of the features",

@@ -45,6 +45,7 @@ class FedEM(Method):
 
     about = About(
         "A mixture of shared components for every client",
+        family="mixtures of models",
         paper="marfoq2021fedem",
         reveals="all trained components",
         stays="the mixture weights",

@@ -29,7 +29,9 @@ class FedExP(ServerStep):
     predictions after the round the average. Run it: ``idiolect run fedexp``.
     """
 
-    about = About("A server that extrapolates", paper="jhunjhunwala2023fedexp", kind="global")
+    about = About(
+        "A server that extrapolates", family="one model for all", paper="jhunjhunwala2023fedexp", kind="global"
+    )
     refuses = Refuses(other_networks="it compares the updates of one network")
     identities = {"fedexp(eps=inf, average_last=false)": "fedavg"}
 

@@ -39,6 +39,7 @@ class FedFomo(Collection):
 
     about = About(
         "Follow those models of others that help",
+        family="mixtures of models",
         paper="zhang2021fedfomo",
         reveals="the client's own model, and how much each received model helped",
         stays="the data set aside",

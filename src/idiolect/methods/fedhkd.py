@@ -31,7 +31,8 @@ class FedHKD(ClassMeans):
     """
 
     about = About(
-        "FedAvg with shared mean features and soft predictions of each class",
+        "FedAvg with shared mean features and predictions of each class",
+        family="knowledge instead of models",
         paper="chen2023fedhkd",
         reveals="the trained model, and per class the mean feature with noise, the mean soft prediction and the count",
         caution="class counts leave the client; the noise is not calibrated to any privacy budget",

@@ -50,7 +50,8 @@ class FedMask(Method):
     """
 
     about = About(
-        "Personal binary masks of frozen weights, averaged where they overlap",
+        "Personal masks of frozen weights, averaged where they overlap",
+        family="masks and sub-models",
         paper="li2021fedmask",
         reveals="one bit per weight of the masked layers (with combine=scores its score), and how many bits changed",
         stays="scores of the mask",

@@ -40,6 +40,7 @@ class FedMD(Method):
 
     about = About(
         "Own networks that teach each other by scores of public samples",
+        family="knowledge instead of models",
         paper="li2019fedmd",
         reveals="class scores on public samples",
         stays="the model",

@@ -55,6 +55,7 @@ class FedPAC(ClassMeans):
 
     about = About(
         "Aligned features and combined heads",
+        family="private layers",
         paper="xu2023fedpac",
         reveals="the trained model, class counts, and means and variance of its features class by class",
         caution="class counts and means tell which classes a client has; the server keeps a head per client",

@@ -18,6 +18,7 @@ class FedPer(PrivateLayers):
 
     about = About(
         "The head stays private, the body is averaged",
+        family="private layers",
         paper="arivazhagan2019fedper",
         reveals="the body (all but the last layers)",
         stays="the head",

@@ -19,7 +19,12 @@ class FedProx(Method):
     Run it: ``idiolect run fedprox``.
     """
 
-    about = About("FedAvg with clients held near the global model", paper="li2020fedprox", kind="global")
+    about = About(
+        "FedAvg with clients held near the global model",
+        family="one model for all",
+        paper="li2020fedprox",
+        kind="global",
+    )
     identities = {"fedprox(mu=0)": "fedavg"}
 
     mu: float = option(0.1, min=0.0, help="weight of the proximal term")

@@ -17,7 +17,11 @@ class FedRep(PrivateLayers):
     """
 
     about = About(
-        "Private head and shared body, trained in turn", paper="collins2021fedrep", reveals="the body", stays="the head"
+        "Private head and shared body, trained in turn",
+        family="private layers",
+        paper="collins2021fedrep",
+        reveals="the body",
+        stays="the head",
     )
 
     head_epochs: int = option(10, min=0, help="epochs of the head, body frozen")

@@ -40,6 +40,7 @@ class FedRoD(OnFeatures):
 
     about = About(
         "A balanced generic head and a private one on top",
+        family="private layers",
         paper="chen2022fedrod",
         reveals="the model with its generic head",
         stays="the private head and the class counts",

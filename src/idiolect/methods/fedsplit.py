@@ -28,6 +28,7 @@ class FedSplit(SplitUnits):
 
     about = About(
         "Some units of a layer are shared, the others personal",
+        family="masks and sub-models",
         paper="wang2023fedfac",
         reveals="shared rows, and all layers that are not split",
         stays="personal rows",

@@ -21,7 +21,8 @@ class FineTune(Wrapper):
     """
 
     about = About(
-        "Before predicting, each client trains a throw-away copy; finetune(fedavg) is FedAvg-FT",
+        "Each client trains a throw-away copy before it predicts",
+        family="a start that adapts",
         kind="wrapper",
         reveals="as the method inside",
         stays="the fine-tuned copy",

@@ -48,7 +48,8 @@ class GPFL(FeatureNets):
     """
 
     about = About(
-        "Features guided by shared class embeddings, made personal by a valve",
+        "Features guided by shared class embeddings, personal by a valve",
+        family="private layers",
         paper="zhang2023gpfl",
         reveals="the body, the class embeddings and the valve",
         stays="the head",

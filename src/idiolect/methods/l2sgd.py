@@ -40,6 +40,7 @@ class L2SGD(Method):
 
     about = About(
         "Personal models that move towards their mean",
+        family="a model of one's own",
         paper="hanzely2020l2sgd",
         reveals="the client's own model",
         caution="personal models leave the client: the server averages them",

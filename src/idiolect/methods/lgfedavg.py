@@ -30,6 +30,7 @@ class LGFedAvg(PrivateLayers):
 
     about = About(
         "Private body under a shared head",
+        family="private layers",
         paper="liang2020lgfedavg",
         reveals="the last layers",
         stays="the body (during pretrain it is sent, too)",

@@ -56,7 +56,8 @@ class LGMix(Method):
     """
 
     about = About(
-        "Each client follows a mixture of its own update and the average one, by the ratio of their feature traces",
+        "Own and average update mixed by the ratio of feature traces",
+        family="mixtures of models",
         paper="jiang2024lgmix",
         reveals="the update of the client's own model",
         stays="the mixing ratios",

@@ -17,7 +17,13 @@ class Local(Method):
     Run it: ``idiolect run local``.
     """
 
-    about = About("No federation: each client trains alone", kind="local", reveals="nothing", stays="the model")
+    about = About(
+        "No federation: each client trains alone",
+        family="one model for all",
+        kind="local",
+        reveals="nothing",
+        stays="the model",
+    )
     refuses = Refuses(wrapping="it shares nothing, so there is no federated model to act on")
 
     def private_names(self, task: Task) -> frozenset[str]:

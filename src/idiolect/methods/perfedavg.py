@@ -30,7 +30,10 @@ class PerFedAvg(ServerStep):
     """
 
     about = About(
-        "A global model made for one step of adaptation", paper="fallah2020perfedavg", stays="the adapted copy"
+        "A global model made for one step of adaptation",
+        family="a start that adapts",
+        paper="fallah2020perfedavg",
+        stays="the adapted copy",
     )
     identities = {"perfedavg(alpha=0, form=fo)": "fedavg"}
 

@@ -45,6 +45,7 @@ class PFedHN(PrivateLayers):
 
     about = About(
         "A hyper-network on the server generates each client's model",
+        family="a start that adapts",
         paper="shamsian2021pfedhn",
         reveals="the trained model that the server generated for it",
         stays="the head, with layers=1",

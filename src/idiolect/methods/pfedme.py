@@ -32,6 +32,7 @@ class PFedMe(ServerStep):
 
     about = About(
         "Personal models by Moreau envelopes",
+        family="a model of one's own",
         paper="dinh2020pfedme",
         reveals="its copy of the global model, moved towards the personal one",
         stays="the personal model",

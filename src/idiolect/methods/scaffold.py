@@ -36,6 +36,7 @@ class Scaffold(ServerStep):
 
     about = About(
         "Control variates against client drift",
+        family="one model for all",
         paper="karimireddy2020scaffold",
         kind="global",
         reveals="the trained model and the change of its control variate",

@@ -44,9 +44,9 @@ class UNetModule(nn.Module):
             for before, after in zip([channels, *widths[: _DEPTH - 1]], widths[:_DEPTH], strict=True)
         )
         self.bottom = _pair(widths[-2], widths[-1], normalisation)
-        falling = widths[:-1][::-1]
-        self.rise = nn.ModuleList(nn.ConvTranspose2d(2 * width, width, 2, stride=2) for width in falling)
-        self.up = nn.ModuleList(_pair(2 * width, width, normalisation) for width in falling)
+        narrower = widths[:-1][::-1]
+        self.rise = nn.ModuleList(nn.ConvTranspose2d(2 * width, width, 2, stride=2) for width in narrower)
+        self.up = nn.ModuleList(_pair(2 * width, width, normalisation) for width in narrower)
         self.pool = nn.MaxPool2d(2)
         self.out = nn.Conv2d(width, classes, 1)
 

@@ -108,9 +108,9 @@ class Run:
         costs = {}
         store = Store(path, write=False) if path.is_file() else Store(None)
         for round in self.curve.rounds:
-            noted = store.cost(round)
+            known = store.cost(round)
             share = round / self.summary["rounds"]
-            costs[round] = Cost(*(share * amount for amount in total)) if noted is None else noted
+            costs[round] = Cost(*(share * amount for amount in total)) if known is None else known
         store.close()
         return costs
 

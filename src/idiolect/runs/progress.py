@@ -97,17 +97,21 @@ class Reporter:
     def step(self, label: str, round: Round) -> None:
         """A run has done a round."""
         self.meters[label].add(round)
-        self.rounds_done += 1
+        self.rounds_done += round.round >= 0  # set-up rounds are not among those that are left to do
 
     def end(self, label: str, summary: Mapping[str, Any]) -> None:
         """A run is done, with this summary."""
-        del self.meters[label]
-        self.runs_done += 1
+        self._close(label)
 
     def fail(self, label: str, reason: str) -> None:
         """A run of a comparison learned nothing, for this reason; the others go on."""
-        del self.meters[label]
+        self._close(label)
+
+    def _close(self, label: str) -> None:
+        """Count a run, and not the rounds that it will not do any more."""
+        meter = self.meters.pop(label)
         self.runs_done += 1
+        self.rounds -= meter.rounds - max(0, meter.done)
 
     @property
     def left(self) -> float:

@@ -115,14 +115,14 @@ def headline(
     """The blocks `selected`, `last` and `best` of one cohort, from its test scores by round.
 
     `best` is the best round by test score, which papers often report and which is optimistic: it is labelled as such
-    everywhere. `beats` compares the scores of two rounds.
+    everywhere; of scores that are all undefined it is the last. `beats` compares the scores of two rounds.
     """
     if not tests:
         return {}
-    best, *later = sorted(tests)
+    last, everybody = max(tests), set[int]().union(*tests.values())
+    best, *later = [round for round in sorted(tests) if leave_out_undefined(tests[round])] or [last]
     for round in later:
         best = round if beats(tests[round], tests[best]) else best
-    last, everybody = max(tests), set[int]().union(*tests.values())
     chosen = {"selected": selected if selected in tests else last, "last": last, "best": best}
     return {name: describe_round(tests[at], len(everybody), higher) | {"round": at + 1} for name, at in chosen.items()}
 

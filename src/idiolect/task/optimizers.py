@@ -1,5 +1,5 @@
 """Optimisers as pure functions. An optimiser's state is slots, so it can be kept, stacked and stored like everything
-else; the run owns the options, methods only call `Context.descend`."""
+else; the run owns the options, methods only call `ctx.optimize` and `ctx.apply`."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from ..core.options import options_of
 from ..core.registry import describe
 from ..engines.client_round import do_phases
 from ..engines.slots import finish, first_client, first_server
-from .checks import NEARLY, USUAL, plain_of, play_once
+from .checks import NEARLY, USUAL, make_plan, plain_of, play_once
 from .differences import close, require
-from .tiny import ROUNDS, Played, tiny_plan
+from .tiny import ROUNDS, Played
 
 PLANS: tuple[dict[str, Any], ...] = (USUAL, {**USUAL, "norm": True})
 """Where methods are told apart: on the tiny federation and, for what acts on normalisation only, with that."""
@@ -55,7 +55,7 @@ class Idle(Wrapper):
 
 def _play_first(method: Method, round: int) -> dict[str, Tensor]:
     """What the first client keeps and sends after its part of a round, as a newcomer."""
-    plan = tiny_plan(method)
+    plan = make_plan(method)
     ctx, server = plan.context(0, round), plan.server(round)
     client, download = first_client(ctx), method.download(server, first_server(server), plan.data.seen)
     work, _ = do_phases(plan, ctx, client, download.of(0))

@@ -47,14 +47,26 @@ def tiny_federation(clients: int = 5, unseen: int = 0) -> Federation:
     return Federation(tuple(members), "tiny", 3, "given", "0" * 12, public, hidden)
 
 
-def tiny_plan(method: str | Method, *, norm: bool = False, clients: int = 5, unseen: int = 0, **changes: Any) -> Plan:
+def tiny_task(norm: bool = False, width: int = 6) -> Task:
+    """The task of a small classifier."""
+    x, y = tiny_federation().clients[0].split("train")
+    return Task(tiny_model(norm, width), (x[:2], y[:2]), classes=3)
+
+
+def tiny_plan(
+    method: str | Method,
+    *,
+    norm: bool = False,
+    clients: int = 5,
+    unseen: int = 0,
+    task: Callable[[bool, int], Task] = tiny_task,
+    **changes: Any,
+) -> Plan:
     """A plan for a tiny federation; `changes` replace fields of the plan or of its training."""
     chosen = methods.build(method)
     data = tiny_federation(clients, unseen)
-    x, y = data.clients[0].split("train")
     several = chosen.needs.networks
-    widths = (6, 3) if several else (6,)
-    tasks = tuple(Task(tiny_model(norm, width), (x[:2], y[:2]), classes=3) for width in widths)
+    tasks = tuple(task(norm, width) for width in ((6, 3) if several else (6,)))
     chosen.check(tasks[0])
     options = {name: changes.pop(name) for name in list(changes) if name in Training.__dataclass_fields__}
     training = Training(**{"lr": 0.1, "epochs": 2, "batch_size": 4, **options})
@@ -81,14 +93,21 @@ class Played:
                 yield from ((f"client {index} {slot} {name}", leaf) for name, leaf in leaves.items())
 
 
-def play(plan: Plan, engine: Callable[[Plan], Engine] = Loop, store: Store | None = None) -> Played:
+def play(
+    plan: Plan, engine: Callable[[Plan], Engine] = Loop, store: Store | None = None, eval_every: int = 1
+) -> Played:
     """Run a plan to its end and collect the state."""
     store = store or Store(None)
     runner = engine(plan)
     try:
-        RoundLoop(plan, runner, store).run()
+        RoundLoop(plan, runner, store, eval_every).run()
     finally:
         runner.close()
+    return collect(plan, store)
+
+
+def collect(plan: Plan, store: Store) -> Played:
+    """Where a run is, by its store."""
     cost = {name: store.fact(name) for name in ("bytes_up", "bytes_down", "bytes_eval", "steps")}
     return Played(store.server(), store.clients(plan.data.seen), store.rows(), cost)
 

@@ -63,6 +63,20 @@ def test_set_up_rounds_are_not_counted(screen):
     assert [line.split()[1] for line in text.getvalue().splitlines()] == ["1/2", "2/2"]
 
 
+def test_the_time_left_of_several_runs_ends_at_zero():
+    """Set-up rounds are not among the rounds to do, and what a failed run leaves undone is not waited for."""
+    told = Reporter()
+    told.begin(3, 6)
+    for label in ("fedavg", "fedfac", "apple"):
+        told.start(label, 2, done=-2 if label == "fedfac" else 0)
+        for number in {"fedavg": (0, 1), "fedfac": (-2, -1, 0, 1), "apple": (0,)}[label]:
+            told.step(label, round_(number, 2))
+            assert told.left >= 0
+        told.fail(label, "why") if label == "apple" else told.end(label, summary())
+    assert told.rounds_done == 5
+    assert told.left == 0
+
+
 def test_a_comparison_says_a_line_per_run(screen):
     console, text = screen
     told = Plain(console)

@@ -75,9 +75,11 @@ class AgNews(FileSource):
     and description are joined, split into words, and cut or padded to `length`. The vocabulary is made of the texts
     that are taken. The compact file holds a part of the training texts, and results on it the name ag-news-subset."""
 
-    title: ClassVar[str] = "AG News, training and test part merged"
+    title: ClassVar[str] = "AG News"
     licence: ClassVar[str] = "non-commercial research (publisher's readme)"
-    size: ClassVar[str] = "127,600 samples (38,292 in the compact file), tokens, 4 classes"
+    size: ClassVar[str] = (
+        "127,600 samples (38,292 in the compact file), tokens, 4 classes; training and test part merged"
+    )
     papers: ClassVar[str] = "FLAYER"
     layouts: ClassVar[dict[str, Layout]] = {
         "csv": Layout("ag_news", ("train.csv", "test.csv")),

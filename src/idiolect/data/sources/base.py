@@ -135,6 +135,7 @@ class Source(Options):
     size: ClassVar[str] = ""
     groups: ClassVar[str] = ""
     papers: ClassVar[str] = ""
+    own: ClassVar[bool] = False  # the user's data, in files of a known form
 
     def where(self) -> str:
         """What to put where; nothing for data that need no files."""

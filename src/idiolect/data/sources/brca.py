@@ -35,7 +35,7 @@ class TcgaBrca(FileSource):
     is scaled by a fixed round mean and deviation (58 and 13 years); all other inputs are 0 or 1.
     """
 
-    title: ClassVar[str] = "TCGA breast cancer, survival by region (FLamby)"
+    title: ClassVar[str] = "TCGA breast cancer, survival (FLamby)"
     licence: ClassVar[str] = "GDC open access; FLamby's code MIT"
     size: ClassVar[str] = "1,088 samples, 39 numbers, times to events"
     groups: ClassVar[str] = "6 regions: 311, 196, 206, 162, 162 and 51 patients"

@@ -86,8 +86,8 @@ class Cifar10(Cifar):
     """60,000 small colour pictures; training and test parts merged. The compact file holds lossy JPEGs, so results on
     it carry the name cifar10-jpeg."""
 
-    title: ClassVar[str] = "CIFAR-10, training and test part merged"
-    size: ClassVar[str] = "60,000 samples, 3 x 32 x 32, 10 classes"
+    title: ClassVar[str] = "CIFAR-10"
+    size: ClassVar[str] = "60,000 samples, 3 x 32 x 32, 10 classes; training and test part merged"
     papers: ClassVar[str] = "FedLAG, FLAYER, pFedGate, FedFac"
     layouts: ClassVar[dict[str, Layout]] = {
         "python": Layout("cifar10", tuple(_BATCHES), "the Python version"),
@@ -107,8 +107,8 @@ _FILES = {
 class Cifar100(Cifar):
     """60,000 small colour pictures of 100 classes; training and test parts merged."""
 
-    title: ClassVar[str] = "CIFAR-100, training and test part merged"
-    size: ClassVar[str] = "60,000 samples, 3 x 32 x 32, 100 classes"
+    title: ClassVar[str] = "CIFAR-100"
+    size: ClassVar[str] = "60,000 samples, 3 x 32 x 32, 100 classes; training and test part merged"
     papers: ClassVar[str] = "FedLAG, FLAYER, pFedGate, FedFac"
     label: ClassVar[str] = "fine_labels"
     classes: ClassVar[int] = 100
@@ -121,9 +121,9 @@ class Cifar100(Cifar):
 class TinyImagenet(ImageSource):
     """110,000 pictures of 200 classes; training and validation parts merged, the test part has no labels."""
 
-    title: ClassVar[str] = "Tiny ImageNet, training and validation part merged"
+    title: ClassVar[str] = "Tiny ImageNet"
     licence: ClassVar[str] = "non-commercial research (ImageNet's terms)"
-    size: ClassVar[str] = "110,000 samples, 3 x 64 x 64, 200 classes"
+    size: ClassVar[str] = "110,000 samples, 3 x 64 x 64, 200 classes; training and validation part merged"
     papers: ClassVar[str] = "FLAYER"
     layouts: ClassVar[dict[str, Layout]] = {"folders": Layout("tiny-imagenet", ("tiny-imagenet-200/",))}
     note: ClassVar[str] = "It holds wnids.txt, train/ and val/, as the published archive has them"

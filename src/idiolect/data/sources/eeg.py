@@ -53,7 +53,7 @@ class Eeg(FileSource):
     data set's covariances, test epochs included, though not their labels.
     """
 
-    title: ClassVar[str] = "EEG epochs of several data sets, as tangent vectors of covariances"
+    title: ClassVar[str] = "EEG epochs, as tangent vectors of covariances"
     licence: ClassVar[str] = "that of the recordings"
     size: ClassVar[str] = "as many as there are; c (c + 1) / 2 numbers for c channels"
     groups: ClassVar[str] = "the data sets, or with by=subject the people"

@@ -54,7 +54,7 @@ class Femnist(FileSource):
     """Handwritten digits and letters by writer, in LEAF's JSON files. LEAF's images are black on white (1 is white);
     they are kept so."""
 
-    title: ClassVar[str] = "FEMNIST: handwritten characters by writer (LEAF)"
+    title: ClassVar[str] = "FEMNIST: handwritten characters (LEAF)"
     licence: ClassVar[str] = "BSD 2-clause (LEAF), public domain (NIST Special Database 19)"
     size: ClassVar[str] = "805,263 samples, 1 x 28 x 28, 62 classes"
     groups: ClassVar[str] = "3,550 writers"

@@ -58,6 +58,7 @@ class ImageFolder(Source):
     `folder:scans` reads the folder scans; `folder(scans, side=64)` brings all images to 64 x 64 pixels.
     """
 
+    own: ClassVar[bool] = True
     title: ClassVar[str] = "own images: a folder per site, in it a folder per class"
     licence: ClassVar[str] = "your own"
     size: ClassVar[str] = "as many as there are"
@@ -115,7 +116,7 @@ class OfficeCaltech(Sites):
     """Ten kinds of office things, pictured by a shop, a library of pictures, a camera and a webcam. `features=surf`
     gives the published SURF histograms instead of images."""
 
-    title: ClassVar[str] = "Office-Caltech10, four domains"
+    title: ClassVar[str] = "Office-Caltech10, pictures of ten kinds of things"
     licence: ClassVar[str] = "none stated by the publishers"
     size: ClassVar[str] = "2,533 samples, 3 x 256 x 256 (3 x 96 x 96 in the compact file), 10 classes"
     groups: ClassVar[str] = "4 domains: amazon 958, caltech10 1,123, dslr 157, webcam 295 samples"
@@ -169,7 +170,7 @@ class OfficeCaltech(Sites):
 class DomainNet(Sites):
     """The ten classes of DomainNet that FedBN and LG-Mix use, in six styles."""
 
-    title: ClassVar[str] = "DomainNet, ten classes in six styles"
+    title: ClassVar[str] = "DomainNet, ten classes"
     licence: ClassVar[str] = "non-commercial research (Peng et al., 2019)"
     size: ClassVar[str] = "about 16,000 samples, 3 x 256 x 256, 10 classes"
     groups: ClassVar[str] = "6 domains"

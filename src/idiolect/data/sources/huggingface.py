@@ -59,7 +59,8 @@ class HuggingFace(Source):
     It is read from the cache (`idiolect data fetch 'hf(NAME)'` fills it), or from a folder that `save_to_disk` wrote.
     """
 
-    title: ClassVar[str] = "any data set of the Hugging Face hub, from its cache or a folder"
+    own: ClassVar[bool] = True
+    title: ClassVar[str] = "a data set of the Hugging Face hub"
     licence: ClassVar[str] = "as its page says"
     size: ClassVar[str] = "as many as there are"
     groups: ClassVar[str] = "the values of the column `client`, if one is named"

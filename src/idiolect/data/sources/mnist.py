@@ -44,9 +44,9 @@ def read_pair(
 class Mnist(ImageSource):
     """70,000 handwritten digits; the official training and test parts are merged and split again per client."""
 
-    title: ClassVar[str] = "MNIST handwritten digits, training and test part merged"
+    title: ClassVar[str] = "MNIST handwritten digits"
     licence: ClassVar[str] = "CC BY-SA 3.0 (LeCun, Cortes, Burges)"
-    size: ClassVar[str] = "70,000 samples, 1 x 28 x 28, 10 classes"
+    size: ClassVar[str] = "70,000 samples, 1 x 28 x 28, 10 classes; training and test part merged"
     papers: ClassVar[str] = "FedLAG, LG-Mix (as a domain of Digits-Five)"
     layouts: ClassVar[dict[str, Layout]] = {"idx": Layout("mnist", _TRAIN + _TEST)}
     checksums: ClassVar[dict[str, str]] = SUMS
@@ -65,7 +65,7 @@ class Mnist(ImageSource):
 class FashionMnist(Mnist):
     """70,000 pictures of clothes in MNIST's format; training and test parts merged."""
 
-    title: ClassVar[str] = "Fashion-MNIST, pictures of clothes, training and test part merged"
+    title: ClassVar[str] = "Fashion-MNIST, pictures of clothes"
     licence: ClassVar[str] = "MIT (Zalando)"
     papers: ClassVar[str] = ""
     layouts: ClassVar[dict[str, Layout]] = {"idx": Layout("fashion-mnist", _TRAIN + _TEST)}
@@ -82,7 +82,7 @@ class FashionMnist(Mnist):
 class MnistWriters(ImageSource):
     """MNIST's training part by writer: real people as clients, each with a hand of their own."""
 
-    title: ClassVar[str] = "MNIST's training part by writer (writers from QMNIST)"
+    title: ClassVar[str] = "MNIST's training part by writer (QMNIST's list)"
     licence: ClassVar[str] = "CC BY-SA 3.0 (MNIST), BSD 3-clause (QMNIST)"
     size: ClassVar[str] = "60,000 samples, 1 x 28 x 28, 10 classes"
     groups: ClassVar[str] = "539 writers with 19 to 131 samples each"
@@ -148,8 +148,8 @@ def _files(part: str) -> tuple[str, ...]:
 class EmnistLetters(Emnist):
     """EMNIST Letters: 26 classes, capital and small letters together."""
 
-    title: ClassVar[str] = "EMNIST Letters, training and test part merged"
-    size: ClassVar[str] = "145,600 samples, 1 x 28 x 28, 26 classes"
+    title: ClassVar[str] = "EMNIST Letters"
+    size: ClassVar[str] = "145,600 samples, 1 x 28 x 28, 26 classes; training and test part merged"
     classes: ClassVar[int] = 26
     start: ClassVar[int] = 1
     layouts: ClassVar[dict[str, Layout]] = {
@@ -163,8 +163,8 @@ class EmnistLetters(Emnist):
 class EmnistBalanced(Emnist):
     """EMNIST Balanced: 47 classes of equal size; letters whose capital looks alike are one class."""
 
-    title: ClassVar[str] = "EMNIST Balanced, training and test part merged"
-    size: ClassVar[str] = "131,600 samples, 1 x 28 x 28, 47 classes"
+    title: ClassVar[str] = "EMNIST Balanced"
+    size: ClassVar[str] = "131,600 samples, 1 x 28 x 28, 47 classes; training and test part merged"
     classes: ClassVar[int] = 47
     layouts: ClassVar[dict[str, Layout]] = {"idx": Layout("emnist", _files("balanced"))}
 
@@ -174,8 +174,8 @@ class EmnistBalanced(Emnist):
 class EmnistByClass(Emnist):
     """EMNIST ByClass: all 62 digits, capital and small letters."""
 
-    title: ClassVar[str] = "EMNIST ByClass, training and test part merged"
-    size: ClassVar[str] = "814,255 samples, 1 x 28 x 28, 62 classes"
+    title: ClassVar[str] = "EMNIST ByClass"
+    size: ClassVar[str] = "814,255 samples, 1 x 28 x 28, 62 classes; training and test part merged"
     papers: ClassVar[str] = "FedLAG, pFedGate"
     classes: ClassVar[int] = 62
     layouts: ClassVar[dict[str, Layout]] = {"idx": Layout("emnist", _files("byclass"))}

@@ -92,7 +92,7 @@ class Shakespeare(FileSource):
     in LEAF), or, with `every`, the window moved on by one: a target per position. Roles with fewer than `min_samples`
     samples are left out. With `stride=1` and all roles, windows take 2.7 GB."""
 
-    title: ClassVar[str] = "Shakespeare's plays by role, next character"
+    title: ClassVar[str] = "Shakespeare's plays, next character"
     licence: ClassVar[str] = "public domain (text); DraCor's edition CC BY-NC 3.0"
     size: ClassVar[str] = "4.2 million characters, 80 tokens in, 80 classes"
     groups: ClassVar[str] = "1,410 roles (DraCor), 1,129 (LEAF)"

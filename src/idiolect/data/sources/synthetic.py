@@ -198,7 +198,7 @@ class Simulation(Source):
 class FedFacSimulation(Simulation):
     """FedFac's recovery study as a data source; `fedfac_simulation` also returns the truth."""
 
-    title: ClassVar[str] = "FedFac's simulation: a network with shared and personal hidden units"
+    title: ClassVar[str] = "FedFac's simulation: shared and personal hidden units"
     size: ClassVar[str] = "200 + 100 + 100 samples per client, 100 features, 2 classes"
     groups: ClassVar[str] = "simulated clients (100 by default)"
     papers: ClassVar[str] = "FedFac, section 4.3"
@@ -225,7 +225,7 @@ class FedFacSimulation(Simulation):
 class Rectangles(Simulation):
     """FedLAG's toy data as a data source."""
 
-    title: ClassVar[str] = "FedLAG's rectangles: two-dimensional clients that pull a linear model apart"
+    title: ClassVar[str] = "FedLAG's rectangles: clients that pull a linear model apart"
     size: ClassVar[str] = "200 points per client, 2 features, 2 classes"
     groups: ClassVar[str] = "four clients"
     papers: ClassVar[str] = "FedLAG, figure 2 and appendix G"

@@ -1,4 +1,4 @@
-"""Tables: any CSV with a column of clients, any NPZ, UCI heart disease by hospital and UCI HAR by subject."""
+"""Tables: any CSV with a column of clients, any NPZ, UCI heart disease and UCI HAR by subject."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ class Csv(OwnFile):
     `csv(visits.csv, client=hospital, target=outcome)`.
     """
 
+    own: ClassVar[bool] = True
     title: ClassVar[str] = "own table with a column of clients"
     groups: ClassVar[str] = "the values of the column `client`"
 
@@ -136,6 +137,7 @@ class Npz(OwnFile):
     """An .npz file with the arrays `x` (one row per sample), `y` and, if there are natural clients, `client`. Values
     are taken as they are: bytes and numbers as float32, other whole numbers as tokens."""
 
+    own: ClassVar[bool] = True
     title: ClassVar[str] = "own arrays x, y and, if you like, client"
     groups: ClassVar[str] = "the values of `client`"
 
@@ -175,7 +177,7 @@ class Heart(FileSource):
     means and deviations, and the kinds of chest pain (2 to 4) and of ECG (1, 2) as yes or no.
     """
 
-    title: ClassVar[str] = "UCI heart disease by hospital"
+    title: ClassVar[str] = "UCI heart disease"
     licence: ClassVar[str] = "CC BY 4.0 (UCI)"
     size: ClassVar[str] = "740 samples, 13 numbers, 2 classes"
     groups: ClassVar[str] = "4 hospitals: 303, 261, 46 and 130 samples"
@@ -221,7 +223,7 @@ class Har(FileSource):
     """Six activities of 30 people from the sensors of a phone: windows of 128 time steps of 9 signals, or the 561
     published features. The compact file holds the second half of each window, and results on it the name har-blocks."""
 
-    title: ClassVar[str] = "UCI HAR: activities from a phone's sensors, by subject"
+    title: ClassVar[str] = "UCI HAR: activities from a phone's sensors"
     licence: ClassVar[str] = "CC BY 4.0 (UCI)"
     size: ClassVar[str] = "10,299 samples, 9 x 128 (9 x 64 in the compact file) or 561 numbers, 6 classes"
     groups: ClassVar[str] = "30 subjects with 281 to 409 samples each"

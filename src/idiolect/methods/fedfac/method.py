@@ -54,6 +54,7 @@ class FedFac(SplitUnits):
 
     about = About(
         "FedSplit with the shared units found by factor analysis",
+        family="masks and sub-models",
         paper="wang2023fedfac",
         reveals="all rows, personal ones included",
         caution=(

@@ -79,6 +79,7 @@ class FedLAG(ComparesUpdates):
 
     about = About(
         "Layers in which clients' updates conflict become personal",
+        family="private layers",
         paper="nguyen2024fedlag",
         kind="wrapper",
         reveals=(

@@ -59,12 +59,12 @@ class FLAYER(Wrapper):
     L = 2 a gradient of norm 1 makes the learning rate 1 + ln(2) / 2 = 1.3466 times the run's. Layer 1 sends half of its
     coordinates: if two of them move by 0.1 and -0.3, only the second is sent.
 
-    The formula has no upper end, and a layer with a vanishing gradient would get 19 times the run's rate: multiples are
-    cut at `lr_max_mult`. A normalisation has the depth and the share of the layer before it, but a gradient norm and a
-    mask of its own. What the inner method keeps private is neither mixed nor sent, but has such learning rates, too.
-    Where the inner method keeps a model of the client's own beside the shared one (Ditto, FedAMP), both are trained
-    with these rates, and the own one's accuracy counts. The shared one's head is mixed; with `mixed=own` the own one's
-    is, with the shared one's.
+    The formula has no upper end, and a layer with a vanishing gradient would get 19 times the run's learning rate:
+    multiples are cut at `lr_max_mult`. A normalisation has the depth and the share of the layer before it, but a
+    gradient norm and a mask of its own. What the inner method keeps private is neither mixed nor sent, but has such
+    learning rates, too. Where the inner method keeps a model of the client's own beside the shared one (Ditto, FedAMP),
+    both are trained with these rates, and the own one's accuracy counts. The shared one's head is mixed; with
+    `mixed=own` the own one's is, with the shared one's.
 
     The preset `paper` sets no limit. `ref` follows the authors' published program (`ref_cnn` for its CNN), but for the
     test data that A_k is taken from there. `resnet` has the paper's two head layers of ResNets.
@@ -72,7 +72,8 @@ class FLAYER(Wrapper):
     """
 
     about = About(
-        "Own and global head mixed by accuracy, a learning rate per layer, only what moved most is sent",
+        "Mixed heads, a learning rate per layer, sparse uploads",
+        family="mixtures of models",
         paper="chen2025flayer",
         kind="wrapper",
         reveals="of each layer the coordinates that moved most (the last layer whole), and so also which these are",
@@ -122,7 +123,7 @@ class FLAYER(Wrapper):
     zero_based: bool = option(
         False, help="count depth as (i - 1) / (L - 1), so that the first layer keeps the run's learning rate"
     )
-    rate_factor: float = option(1.0, above=0.0, help="factor on every layer's rate; the authors' CNN has 20")
+    rate_factor: float = option(1.0, above=0.0, help="factor on every layer's learning rate; the authors' CNN has 20")
     first_rate: float | None = option(None, above=0.0, help="the first layer's fixed multiple of the learning rate")
     last_rate: float | None = option(None, above=0.0, help="the last layer's fixed multiple of the run's learning rate")
     private_rates: bool = option(

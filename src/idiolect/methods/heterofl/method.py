@@ -44,7 +44,8 @@ class HeteroFL(Method):
     """
 
     about = About(
-        "Clients hold the leading channels of one model, as many as their width allows",
+        "Clients hold as many channels of one model as they can afford",
+        family="masks and sub-models",
         paper="diao2021heterofl",
         reveals="a slice of the model, and one bit per class that says whether the client has it",
         caution="the server learns which classes a client has",

@@ -53,9 +53,16 @@ class Adaptation(Method):
     shared_path: bool = option(False, help="one path that both scales and scores")
     pre_norm: bool = option(True, help="switchable norm before the gate's linear maps")
     post_norm: bool = option(True, help="batch norm after them")
-    sigmoid: bool = option(True, help="bring gates to (0, 1)")
+    sigmoid: bool = option(True, help="gates are sigmoids; false takes them as they come")
     gate_bias: float = option(
-        0.0, min=-20.0, max=20.0, help="where the scales' sigmoids start: 0 for scales about 1/2, 4 for about 1"
+        0.0, min=-20.0, max=20.0, help="where the scales' sigmoids start: at 0 they are about 1/2, at 4 about 1"
+    )
+    scale_max: float = option(
+        2.0,
+        above=0.0,
+        tuned="never",
+        help="what scales are at most, so many times their sigmoids: with 2 they start at about 1, with 1, as in the"
+        " paper, at about 1/2",
     )
     gate_pool: int | None = option(
         None,
@@ -161,7 +168,8 @@ class Adaptation(Method):
             inputs = (gate_input(ctx.task.net.module, slots["params"], x), weight)
         out = ctx.nets["gate"].apply(slots[GATE], slots[buffers_of(GATE)], inputs, train)
         mean = torch.einsum("b,bpl->pl", weight.to(out.outputs.dtype) / weight.sum(), out.outputs)
-        return {"scale": mean[0], "score": mean[-1]}, out.buffers
+        scale = self.scale_max * mean[0] if self.sigmoid else mean[0]
+        return {"scale": scale, "score": mean[-1]}, out.buffers
 
     def choose(self, split: Split, gates: Tree, s: float) -> tuple[Tensor, Tensor]:
         """The sparse gates M', and which are open (eq. 6); differentiable as in Appendix A."""

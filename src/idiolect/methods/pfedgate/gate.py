@@ -110,7 +110,7 @@ class Gate(nn.Module):
         shared_path: one path that both scales and scores, instead of two.
         pre_norm, post_norm: whether the inputs and the linear maps are normalised.
         pool: first average squares of so many positions along each axis.
-        bias: what the scales' sigmoids start at: 0 for scales about 1/2, 4 for scales about 1.
+        bias: where the scales' sigmoids start: at 0 they are about 1/2, at 4 about 1.
         sigmoid: whether gates are brought to (0, 1); without, they are the numbers as they come.
 
     >>> gate = Gate((3, 8, 8), gates=5, pool=2)

@@ -29,9 +29,9 @@ Optimize = Callable[[Slots, str, Grad, float | None], Slots]
 @dataclass(frozen=True)
 class PFedGate(Adaptation):
     r"""pFedGate (Chen et al., ICML 2023): each client's private gating network :math:`\phi_i` looks at a batch and
-    gives, per block of the shared model, a scale M and a score G in (0, 1). The blocks with the highest scores that
-    fit the client's budget :math:`s_i` stay (eq. 6; only `solver=exact` solves it, the default takes what fits by
-    decreasing score, as the authors' program does), and the model that computes is the block-wise product
+    gives, per block of the shared model, a scale M in (0, 2) and a score G in (0, 1). The blocks with the highest
+    scores that fit the client's budget :math:`s_i` stay (eq. 6; only `solver=exact` solves it, the default takes what
+    fits by decreasing score, as the authors' program does), and the model that computes is the block-wise product
 
     .. math:: \theta' = \theta \circledast M', \quad M' = M \cdot I^*, \quad
               I^* = \arg\max_I I \cdot G \;\text{ s.t. }\; I \cdot W \le s_i d.
@@ -48,22 +48,26 @@ class PFedGate(Adaptation):
     warning. Optimisers move active coordinates only. `split=structured` drops output rows instead of blocks (exactly
     max(1, floor(s x rows)) stay per hidden layer) and does not compute them, so G learns from kept rows only; its gate
     sees a pooled image, unless `gate_pool=1`, so as not to cost more than the rows left out save. With `gate=batch` a
-    prediction depends on the samples it is made with; evaluation takes them 128 at a time, in order. Scales start at
-    about 1/2, so that a layer's steps are about a quarter of FedAvg's: raise the learning rate, or `gate_bias`. The
-    server sees the model's active coordinates and how many samples a client has; gates stay private.
+    prediction depends on the samples it is made with; evaluation takes them 128 at a time, in order. Scales are twice
+    their sigmoids (`scale_max`), so that they start at about 1: at 1/2, as in the paper, a layer's steps are a quarter
+    of FedAvg's. And the gate learns five times as fast as the model (`gate_rate`), since scores start alike. The server
+    sees the model's active coordinates and how many samples a client has; gates stay private.
     Run it: ``idiolect run pfedgate``.
     """
 
     about = About(
-        "A private gating network makes a sparse model of the shared one, within each client's budget",
+        "A private gate makes a sparse model within a client's budget",
+        family="masks and sub-models",
         paper="chen2023pfedgate",
         reveals="the coordinates of the shared model that were active in some batch, and so also which these are",
         stays="the gating network",
         caution="which blocks are active reflects the client's inputs",
     )
     presets = {
-        "paper": {"s": 0.5, "blocks": 5, "solver": "exact", "clip": None},
+        "paper": {"s": 0.5, "blocks": 5, "solver": "exact", "clip": None, "scale_max": 1.0, "gate_rate": 1.0},
         "ref": {
+            "scale_max": 1.0,
+            "gate_rate": 1.0,
             "shared_path": True,
             "equal_chunks": True,
             "st_kept_only": True,
@@ -77,7 +81,10 @@ class PFedGate(Adaptation):
         "pfedgate(s=1, fixed=true, clip=null, split=structured)": "fedavg",
     }
 
-    gate_lr: float | None = option(None, above=0.0, tuned="rate", help="the gate's learning rate; none is the run's")
+    gate_lr: float | None = option(
+        None, above=0.0, tuned="rate", help="the gate's learning rate; none is `gate_rate` times the run's"
+    )
+    gate_rate: float = option(5.0, above=0.0, tuned="never", help="that multiple of the run's learning rate")
     evaluate: str = option(
         "gated", choices=("gated", "dense"), help="predict with the gated model, or with the shared one without gates"
     )
@@ -131,7 +138,7 @@ class PFedGate(Adaptation):
 
     def first_tally(self, ctx: ClientContext) -> Tree:
         """A tally of gates that stand where their sigmoids start."""
-        first = (1 / (1 + math.exp(-self.gate_bias)), 0.5) if self.sigmoid else (self.gate_bias, 0.0)
+        first = (self.scale_max / (1 + math.exp(-self.gate_bias)), 0.5) if self.sigmoid else (self.gate_bias, 0.0)
         first = (1.0, 1.0) if self.fixed else first
         return tally.start(self.cut(ctx.task, ctx.variant).count, *first, device_of(ctx.task))
 
@@ -169,7 +176,7 @@ class PFedGate(Adaptation):
         for slot in trained:
             buffers = _unpack(GATE, state) if slot == GATE else tree.pick(state, work["buffers"])
             slot_grad = Grad({slot: _clip(grad.slots[slot], self.clip)}, grad.scored._replace(buffers=buffers))
-            after = optimize(after, slot, slot_grad, ctx.scheduled(self.gate_lr) if slot == GATE else None)
+            after = optimize(after, slot, slot_grad, self.lr_of_gate(ctx) if slot == GATE else None)
         gates = _unpack(TALLY, state)
         active = gates.pop("active")
         marks = split.marks(active)
@@ -180,6 +187,10 @@ class PFedGate(Adaptation):
         if SENT in work:
             after[SENT] = tree.map(torch.logical_or, work[SENT], marks)
         return after
+
+    def lr_of_gate(self, ctx: ClientContext) -> float:
+        """eta, of which the paper's table 7 has 0.17 to 50 times the model's, in the middle 6."""
+        return ctx.lr * self.gate_rate if self.gate_lr is None else ctx.scheduled(self.gate_lr)
 
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:
         """Keep the gate; of the model send what was active in some batch."""
