@@ -106,3 +106,32 @@ def test_other_transforms_make_another_run(tmp_path):
     with pytest.raises(idiolect.InputError, match="the code of the transform has changed"):
         idiolect.resume(tmp_path / "a", data=clients(), model=Net(), transform=[torch.neg])
     assert idiolect.Config(transform="flip").hash != idiolect.Config().hash == idiolect.Config(sample_cache_mb=1).hash
+
+
+class Spy(nn.Module):
+    """Notes the top left pixel of what it sees, apart for training and prediction."""
+
+    seen = {True: [], False: []}  # noqa: RUF012
+
+    def __init__(self):
+        super().__init__()
+        self.tell = nn.Linear(64, 2)
+
+    def forward(self, x):
+        self.seen[torch.is_grad_enabled()] += x[:, 0, 0, 0].tolist()
+        return self.tell(x.flatten(1))
+
+
+@pytest.mark.parametrize("large", [0, 1 << 30])
+def test_training_samples_meet_random_transforms_in_every_pass_and_no_others(monkeypatch, large):
+    monkeypatch.setattr(samples, "LARGE", large)
+    monkeypatch.setattr(Spy, "seen", {True: [], False: []})
+    left = torch.zeros(1, 1, 8, 8)
+    left[..., :4] = 1
+    data = {name: {s: Noisy(left.expand(n, -1, -1, -1), torch.zeros(n).long(), 0) for s in ("train", "val", "test")}
+            for name, n in (("a", 5), ("b", 3))}  # fmt: skip
+    settings = {**SETTINGS, "local_epochs": 2, "rounds": 3}
+    idiolect.run("fedavg", data, model=Spy(), transform="flip(p=1)", **settings)
+    assert Spy.seen[True].count(0) == 2 * 3 * (5 + 3)  # turned over
+    assert Spy.seen[False].count(0) == 0
+    assert Spy.seen[False].count(1) >= 3 * 2 * (5 + 3)

@@ -1,4 +1,4 @@
-"""Inputs that are read late, when a batch is made. `Samples` stands wherever a tensor of inputs does; what a kind of
+"""Inputs that are read late: when a batch is made. `Samples` stands wherever a tensor of inputs does; what a kind of
 them reads from is in `lazy`."""
 
 from __future__ import annotations

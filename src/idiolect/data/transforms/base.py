@@ -193,8 +193,8 @@ transforms: Registry[Transform] = Registry("transform", Transform, group="idiole
 def build_transforms(given: Any) -> Transforms | None:
     """Transforms from an expression, an object, a function, or a list of these; none from nothing.
 
-    >>> str(build_transforms("crop(4), flip, normalize"))
-    'crop(pad=4), flip, normalize'
+    >>> str(build_transforms("crop(2), flip, normalize"))
+    'crop(pad=2), flip, normalize'
     """
     if given is None or isinstance(given, Transforms):
         return given
