@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from idiolect.cli import main
+from idiolect.core.once import forget_said
 
 torch.set_num_threads(1)
 if (
@@ -23,10 +24,12 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def seed():
-    """Modules that a test makes have the same initial weights in whatever order and process the tests run."""
+    """Modules that a test makes have the same initial weights, and warnings that are given once are given, in whatever
+    order and process the tests run."""
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+    forget_said()
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from .formats.files import check_sum, data_root
 from .loading import load
 from .partitions import Partition, Shift, divide, load_partition, save_partition
 from .sources import Pool, Source
+from .tables import table
 
 __all__ = [
     "Client",
@@ -25,4 +26,5 @@ __all__ = [
     "load",
     "load_partition",
     "save_partition",
+    "table",
 ]

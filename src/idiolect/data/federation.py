@@ -15,22 +15,27 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DataError
+from ..core.layout import InputLayout, is_nested
 from ..core.options import did_you_mean
 from ..core.randomness import generator
 from . import arrays
 from .checks import check_clients, check_public, warn_of_random
 from .client import Client, build_client
+from .cutting import Cutting
 from .lazy.cache import attach_cache
 from .naming import UNNAMED, Naming, make_naming, number_clients
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
+from .preparing import Preparation, Prepared
 from .samples import Inputs, Samples, digest_rows
+from .several import lay_out
 from .splits import SHARES, SPLITS, Indices, check_seed, check_shares, cut, hold_out
 from .transforms import Transforms
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federation:
-    """Clients and what is known about them. `loss` names the loss that the data are for, where it is none of the usual.
+    """Clients and what is known about them. `loss` names the loss that the data are for, where it is none of the usual;
+    `prepared` says what was done to the columns of a table, `layout` how several inputs lie side by side in rows.
 
     >>> x, y = torch.rand(40, 3), torch.arange(40) % 2
     >>> Federation.from_pool(x, y, "iid", clients=4)
@@ -48,6 +53,8 @@ class Federation:
     words: int | None = None
     names: Naming = UNNAMED
     loss: str | None = None
+    prepared: Prepared | None = None
+    layout: InputLayout | None = None
     transform: Transforms | None = None
 
     def __getitem__(self, name: str) -> Client:
@@ -72,8 +79,10 @@ class Federation:
         return tuple(position for position in range(len(self)) if position not in self.unseen)
 
     @cached_property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample, as networks see it."""
+    def input_shape(self) -> Any:
+        """The shape of one sample, as networks see it; of several inputs the shape of each, in the same form."""
+        if self.layout is not None:
+            return self.layout.shapes
         first = self.clients[0]
         return tuple((first.take(first.train[:1].long())[0] if self.transform else first.x).shape[1:])
 
@@ -85,6 +94,8 @@ class Federation:
     @property
     def tokens(self) -> bool:
         """Whether the inputs are tokens rather than numbers."""
+        if self.layout is not None:
+            return [leaf.dtype for leaf in self.layout.leaves] == ["int64"]
         return not self.clients[0].x.is_floating_point()
 
     @property
@@ -95,7 +106,12 @@ class Federation:
     @cached_property
     def vocabulary(self) -> int:
         """How many different tokens there may be: as the source says, else one more than the largest."""
-        return self.words if self.words is not None else arrays.vocabulary_of(client.x for client in self.clients)
+        if self.words is not None:
+            return self.words
+        if self.layout is not None:
+            laid = [client.x for client in self.clients if isinstance(client.x, Tensor)]
+            return arrays.vocabulary_of(part for x in laid for part in self.layout.whole_numbers(x))
+        return arrays.vocabulary_of(client.x for client in self.clients)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -107,6 +123,8 @@ class Federation:
                 index = getattr(client, which).long()
                 _update(digest, client.x, index)
                 _update(digest, client.y, index)
+        if self.layout is not None:
+            digest.update(str(self.layout).encode())
         for body in self.public or ():
             _update(digest, body, torch.arange(len(body)))
         return digest.hexdigest()[:12]
@@ -116,6 +134,10 @@ class Federation:
         if transform is None and self.transform is None:
             return self
         if transform is not None:
+            if self.layout is not None:
+                raise DataError(
+                    f"{self.name} has several inputs ({self.layout}), and a transform is of one; leave transform out"
+                )
             first = replace(self.clients[0], transform=None)
             transform.fit(*first.take(first.train[:3].long()))
         clients = tuple(replace(client, transform=transform) for client in self.clients)
@@ -185,6 +207,7 @@ class Federation:
         items = clients.items() if isinstance(clients, Mapping) else zip(_number(len(listed)), listed, strict=True)
         given = make_naming(class_names, feature_names)
         named, of_classes = number_clients([(str(key), data) for key, data in items], given.classes)
+        named, layout = lay_out(named)
         names = replace(given, classes=of_classes)
         classes = len(of_classes) if classes is None and of_classes else classes
         built = [
@@ -194,7 +217,7 @@ class Federation:
         ends = np.cumsum([0, *(len(client.x) for client in built)])
         ranges = [np.arange(start, end) for start, end in pairwise(ends)]
         return cls._check_and_build(
-            built, name, classes, GIVEN, content_hash(ranges), public, unseen, seed, None, names
+            built, name, classes, GIVEN, content_hash(ranges), public, unseen, seed, None, names, layout
         )
 
     @classmethod
@@ -214,6 +237,9 @@ class Federation:
         public: Any = None,
         words: int | None = None,
         names: Naming = UNNAMED,
+        cutting: Cutting | None = None,
+        preparation: Preparation | None = None,
+        layout: InputLayout | None = None,
     ) -> Federation:
         """A federation that a partition makes out of one pool of data.
 
@@ -226,24 +252,41 @@ class Federation:
             split, seed, name, unseen, classes, public: as for `from_clients`.
             words: number of different tokens, where the inputs are tokens; by default one more than the largest.
             names: names of classes, features and words.
+            cutting: what decides the splits, where they are not random.
+            preparation: what is done to the columns of `x` once it is known who trains on which samples.
+            layout: how several inputs lie in the rows of `x`; found where they are given apart.
 
         >>> x, y = torch.rand(100, 3), torch.arange(100) % 4
         >>> Federation.from_pool(x, y, "pathological:2", clients=5).label_counts().count_nonzero(1)
         tensor([2, 2, 2, 2, 2])
         """
         shares = check_shares(split)
-        x, y = arrays.pair(x if y is None else (x, y), f"the pool {name!r}", classes)
+        if y is not None and is_nested(x, len(y)):
+            ((_, (x, y)),), layout = lay_out([(name, (x, y))])
+        if preparation is None:
+            x, y = arrays.pair(x if y is None else (x, y), f"the pool {name!r}", classes)
         labels = None if y.is_floating_point() or y.ndim > 1 else y.numpy()
         groups = None if groups is None else np.asarray(groups)
         dealt = divide(partition, labels, samples=len(x), clients=clients, seed=seed, groups=groups)
         titles, shifts = _names(dealt.indices, groups), dealt.partition.shifts(len(dealt.indices))
-        built = []
+        splits = []
         for position, index in enumerate(dealt.indices):
-            parts = cut(len(index), shares, generator(seed, "split", position))
-            train, val, test = (torch.from_numpy(index[parts[which]]) for which in SPLITS)
-            built.append(Client(titles[position], x, y, train, val, test, shifts[position]))
+            rng = generator(seed, "split", position)
+            parts = cut(len(index), shares, rng) if cutting is None else cutting.cut(index, shares, rng)
+            splits.append([torch.from_numpy(index[parts[which]]) for which in SPLITS])
+        prepared = None
+        if preparation is not None:
+            x, public, prepared = _prepare(preparation, x, public, titles, splits, hold_out(len(titles), unseen, seed))
+            names = replace(names, features=prepared.inputs)
+        built = [
+            Client(title, x, y, train, val, test, shift)
+            for title, (train, val, test), shift in zip(titles, splits, shifts, strict=True)
+        ]
         rule = str(dealt.partition)
-        return cls._check_and_build(built, name, classes, rule, dealt.hash, public, unseen, seed, words, names)
+        federation = cls._check_and_build(
+            built, name, classes, rule, dealt.hash, public, unseen, seed, words, names, layout
+        )
+        return replace(federation, prepared=prepared)
 
     @classmethod
     def _check_and_build(
@@ -258,7 +301,10 @@ class Federation:
         seed: int,
         words: int | None = None,
         names: Naming = UNNAMED,
+        layout: InputLayout | None = None,
     ) -> Federation:
+        if layout is not None and any(client.shift for client in clients):
+            raise DataError(f"{name} has several inputs ({layout}), which no feature shift fits; use another partition")
         classes = check_clients(clients, classes)
         names.check(classes, tuple(clients[0].x.shape[1:]))
         warn_of_random(clients)
@@ -267,14 +313,50 @@ class Federation:
                 "a share of public samples is taken out of one pool of data, but these data come as clients; "
                 "name a source of public data, or give a tuple (x, y)"
             )
+        if layout is not None and isinstance(public, tuple) and is_nested(public[0]):
+            public = (layout.pack(public[0], "the public data"), public[1])
         shown = None if public is None else arrays.pair(public, "the public data")
         if shown:
             check_public(shown, clients)
         never_train = hold_out(len(clients), unseen, seed)
-        return cls(tuple(clients), name, classes, partition, partition_hash, shown, never_train, seed, words, names)
+        return cls(
+            tuple(clients),
+            name,
+            classes,
+            partition,
+            partition_hash,
+            shown,
+            never_train,
+            seed,
+            words,
+            names,
+            layout=layout,
+        )
 
 
 GIVEN = "given"
+
+
+def _prepare(
+    preparation: Preparation,
+    x: Tensor,
+    public: Any,
+    titles: Sequence[str],
+    splits: Sequence[Sequence[Tensor]],
+    never_train: frozenset[int],
+) -> tuple[Tensor, Any, Prepared]:
+    """The inputs of a pool's clients, and those of public samples that come from the same pool, prepared by what
+    training samples say."""
+    rows = x.double().numpy()
+    trains = {title: cuts[0].numpy() for title, cuts in zip(titles, splits, strict=True)}
+    prepared = preparation.fit(rows, trains, [t for place, t in enumerate(titles) if place not in never_train])
+    inputs = np.zeros((len(rows), len(prepared.inputs)), np.float32)
+    for title, cuts in zip(titles, splits, strict=True):
+        index = torch.cat([*cuts]).numpy()
+        inputs[index] = prepared.apply(rows[index], title)
+    if isinstance(public, tuple):
+        public = (torch.from_numpy(prepared.apply(torch.as_tensor(public[0]).double().numpy())), public[1])
+    return torch.from_numpy(inputs), public, prepared
 
 
 def _names(indices: Sequence[Indices], groups: np.ndarray | None) -> list[str]:

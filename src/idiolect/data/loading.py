@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -11,10 +12,14 @@ from ..core.code import shorten_code
 from ..core.errors import DataError
 from . import arrays
 from .federation import Federation
+from .formats.frames import ENDINGS
+from .kinds import Kinds, read_kinds
 from .naming import Naming, number_clients
 from .partitions.base import Partition
+from .several import lay_out
 from .sources.base import OwnSource, Pool, Source, sources
 from .splits import SHARES
+from .tables import is_table, table
 
 
 def load(
@@ -26,13 +31,15 @@ def load(
     seed: int = 0,
     unseen: float = 0.0,
     public: Any = None,
+    **columns: Any,
 ) -> Federation:
     """A federation from whatever describes one.
 
     Args:
         data: an expression such as `digits` or `mnist(samples=5000)`, a `Source`, a `Pool`, a tuple (x, y) or a
             dataset to be partitioned; or a list or mapping of clients, or a `Federation`, which are taken as they are;
-            or a function that returns one of these, named as `file.py:function` or `package.module:function`.
+            or a table (a frame of pandas or Polars, a data set of Hugging Face, a `Path` to a file or folder, a mapping
+            of tables); or a function that returns one of these, as `file.py:function` or `package.module:function`.
         partition: an expression such as `dirichlet:0.1`, or a `Partition`; by default the data's natural groups, else
             `dirichlet` for labels and `iid` for numbers.
         clients: number of clients; by default as many as there are groups, else 20.
@@ -41,15 +48,27 @@ def load(
         unseen: share of clients that never train.
         public: samples that everybody may see: an expression, a `Source`, a `Pool`, a tuple (x, y), a dataset; or a
             number, the share of a pool's samples that is taken out for it.
+        columns: of a table what its columns are, see `table`; of arrays `predict`, which says that targets are
+            `numbers` or `classes`, and `inputs`, which says that whole numbers are `tokens` or measurements, `numbers`.
 
     >>> load("digits", partition="pathological:2", clients=5)
     Federation('digits', 5 clients, 10 classes, pathological(classes_per_client=2))
     """
     shown = _public(public)
+    if isinstance(data, Federation | Source | Pool | str) and columns:
+        raise DataError(
+            f"{next(iter(columns))} cannot be given beside"
+            f" {'the name of a source' if isinstance(data, str) else 'a ' + type(data).__name__};"
+            " give it where that is"
+            f" made{', in brackets: csv(visits.csv, target=died)' if isinstance(data, str) else ''}"
+        )
     if isinstance(data, Federation):
         if unseen or any(argument is not None for argument in (partition, clients, split, public)):
             raise DataError("a federation is already dealt and split; leave out partition, clients, split and the like")
         return data
+    if isinstance(data, str) and Path(data).suffix in (*ENDINGS, ".npz") and Path(data).exists():
+        kind = Path(data).suffix.replace("tsv", "csv").removeprefix(".")
+        raise DataError(f"{data!r} is a file: write {kind}:{data}, with options in brackets, or give Path({data!r})")
     source, name = sources.build(data) if isinstance(data, str) else data, ""
     if isinstance(source, OwnSource):
         source, name = source.call(), shorten_code(source.name)
@@ -57,23 +76,30 @@ def load(
             return load(
                 source, partition=partition, clients=clients, split=split, seed=seed, unseen=unseen, public=public
             )
-    if isinstance(source, Dataset) or (isinstance(source, tuple) and len(source) == 2):
-        source = _pool(source, name or "pool")
+    if is_table(source):
+        source = table(source, **columns)
+    elif isinstance(source, Dataset) or (isinstance(source, tuple) and len(source) == 2):
+        source = _pool(source, name or "pool", read_kinds(columns))
     if isinstance(source, Source | Pool):
-        return source.federation(partition, clients=clients, split=split, seed=seed, unseen=unseen, public=shown)
+        federation = source.federation(partition, clients=clients, split=split, seed=seed, unseen=unseen, public=shown)
+        if isinstance(data, tuple | Dataset):
+            read_kinds(columns).say(federation)
+        return federation
     if not isinstance(source, Mapping | Iterable):
         raise DataError(
             f"{f'{name}: ' if name else ''}a {type(source).__name__} is no data; give the name of a source"
             f" ({', '.join(sources)}), a tuple (x, y), a PyTorch dataset, or a list or mapping of clients"
         )
+    kinds = read_kinds(columns)
     federation = Federation.from_clients(
-        source,
+        kinds.clients(source),
         split=SHARES if split is None else split,
         seed=seed,
         name=name or "custom",
         unseen=unseen,
         public=shown,
     )
+    kinds.say(federation)
     if partition is not None or clients not in (None, len(federation)):
         raise DataError(
             f"these are {len(federation)} clients that come with their own data, which cannot be dealt anew; leave out"
@@ -82,10 +108,12 @@ def load(
     return federation
 
 
-def _pool(data: Any, name: str) -> Pool:
-    ((_, data),), classes = number_clients([(name, data)])
+def _pool(data: Any, name: str, kinds: Kinds) -> Pool:
+    ((_, data),), classes = number_clients([(name, kinds.change(data, "the pool"))])
+    ((_, data),), layout = lay_out([("the pool", data)])
     x, y = arrays.pair(data, "the pool", len(classes) or None)
-    return Pool(x, y, None, len(classes) or arrays.classes_of(y, "the pool"), name, names=Naming(classes))
+    number = len(classes) or arrays.classes_of(y, "the pool")
+    return Pool(x, y, None, number, name, names=Naming(classes), layout=layout)
 
 
 def _public(public: Any) -> Any:

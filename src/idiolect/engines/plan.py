@@ -143,6 +143,23 @@ class Plan:
         norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules)
         return norm or self.method.needs.min_batch > 1 or any(task.mixes_samples for task in self.tasks)
 
+    @cached_property
+    def shares_rest(self) -> bool:
+        """Whether clients' networks differ in what stays on the clients alone, such as heads for their own classes, so
+        that the server has one model of the rest."""
+        shapes = [
+            {n: leaf.shape for leaves in task.initial.values() for n, leaf in leaves.items()} for task in self.tasks
+        ]
+        sent = [
+            {name: shape for name, shape in known.items() if name not in self.method.private_names(task)}
+            for task, known in zip(self.tasks, shapes, strict=True)
+        ]
+        return any(known != shapes[0] for known in shapes) and bool(sent[0]) and all(part == sent[0] for part in sent)
+
+    def server_network(self, index: int) -> int:
+        """The position of a client's network among those that the server keeps."""
+        return self.networks[index] if self.networks and not self.shares_rest else 0
+
     def task_of(self, index: int) -> Task:
         """The task of a client, with its network."""
         return self.tasks[self.networks[index] if self.networks else 0]
@@ -173,9 +190,9 @@ class Plan:
             training=self.training,
             round=round,
             rounds=self.rounds,
-            tasks=self.tasks,
+            tasks=self.tasks[:1] if self.shares_rest else self.tasks,
             clients=self.data.seen,
-            network_of=dict(enumerate(self.networks)),
+            network_of={} if self.shares_rest else dict(enumerate(self.networks)),
         )
 
     def participants(self, round: int) -> Sequence[int]:

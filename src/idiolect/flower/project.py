@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError
+from ..core.layout import read_layout
 from ..core.randomness import torch_seed
 from ..data import Client, Federation
 from ..data.checks import MOST_CLASSES
@@ -124,6 +125,8 @@ def describe_data(data: Federation, index: int) -> str:
         "classes": data.classes,
         "words": data.vocabulary if data.tokens else None,
     }
+    if data.layout is not None:
+        facts["layout"] = data.layout.as_plain()
     return json.dumps(facts, sort_keys=True)
 
 
@@ -143,6 +146,10 @@ def read_description(description: str) -> dict[str, Any]:
         for number in (facts["classes"], facts["words"]):
             if number is not None and (type(number) is not int or not 0 < number <= MOST_CLASSES):
                 raise ValueError("a number of classes or words is impossible")
+        if "layout" in facts:
+            layout = read_layout(facts["layout"])
+            if [sum(leaf.size for leaf in layout.leaves)] != facts["x"][0]:
+                raise ValueError("the inputs do not fill a row")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"a client's description of its data cannot be used: {description!r:.200}") from error
     return dict(facts)
@@ -174,7 +181,8 @@ def make_placeholders(
         Client(f"client-{i}", x, y, torch.zeros(samples.get(i, PLACEHOLDER_SAMPLES), dtype=torch.long), empty, empty)
         for i in range(n_clients)
     )
-    return Federation(clients, name, classes, "given", "0" * 12, public, unseen, words=words)
+    layout = read_layout(facts["layout"]) if "layout" in facts else None
+    return Federation(clients, name, classes, "given", "0" * 12, public, unseen, words=words, layout=layout)
 
 
 def hide_other_clients(data: Federation, index: int) -> Federation:

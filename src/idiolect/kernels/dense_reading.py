@@ -44,7 +44,7 @@ def read_dense(task: Task) -> list[Operation]:
     embeddings in front, under cross-entropy; empty if it is anything else."""
     if task.loss_fn != cross_entropy or task.example[1].ndim != 1 or task.net.precision is not None:
         return []
-    if task.net.buffers or task.net.constants:
+    if task.net.buffers or task.net.constants or task.net.call is not None:
         return []
     module = task.twin().net.module
     forget_taps(module, task)

@@ -110,10 +110,9 @@ class FedAF(Method):
     def check(self, task: Task) -> None:
         """Images have to be numbers, of classes, with a feature vector."""
         check_head(self.name, task)
-        if not task.example[0].is_floating_point():
-            raise ModelError(
-                "fedaf learns inputs by gradient descent, but this task's are whole numbers; use another method"
-            )
+        if not task.example[0].is_floating_point() or task.net.call is not None:
+            what = "whole numbers" if task.net.call is None else f"several ({task.net.call.layout})"
+            raise ModelError(f"fedaf learns inputs by gradient descent, but this task's are {what}; use another method")
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The mixed model, and of the images those of the client's classes."""

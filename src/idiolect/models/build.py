@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
+from ..core.adopted import Adopted
 from ..core.errors import ModelError
 from ..core.options import make
 from .networks import Described, Network, models
@@ -31,6 +33,12 @@ def build(model: str | Network | Callable[..., nn.Module], data: Described, seed
         network = models.build(model)
     else:
         network = make(models.take(model, getattr(model, "__name__", "model")), {})
+    if not is_one_input(data) and not isinstance(network, Adopted):
+        raise ModelError(
+            f"{network.name} takes one input, but the data have several; write a network whose forward has a"
+            " parameter for"
+            " each, and give it as model=... or file.py:Net"
+        )
     if network.takes_tokens is not None and data.tokens != network.takes_tokens:
         fitting = ", ".join(name for name in models if models.get(name).takes_tokens == data.tokens)
         has, takes = ("tokens", "numbers") if data.tokens else ("numbers", "tokens")
@@ -38,6 +46,12 @@ def build(model: str | Network | Callable[..., nn.Module], data: Described, seed
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return network.for_data(data).build_for(data)
+
+
+def is_one_input(data: Described) -> bool:
+    """Whether a sample is one array, and not several in a dict or tuple."""
+    shape: Any = data.input_shape
+    return isinstance(shape, tuple) and all(isinstance(size, int) for size in shape)
 
 
 def default_model(data: Described) -> str:
@@ -49,6 +63,8 @@ def default_model(data: Described) -> str:
     'mlp'
     """
     shape = data.input_shape
+    if not is_one_input(data):
+        return "mlp"  # which takes one input, and says so
     if data.tokens:
         return "lstm" if data.target_shape or data.outputs == data.vocabulary else "fasttext"
     if len(shape) == 3 and data.target_shape == shape[1:]:

@@ -23,6 +23,7 @@ from .identity import LIBRARY, identify, read_identity, record_identity, require
 from .interrupt import Interrupt, catch_interrupt
 from .lock import lock_folder
 from .notebook import reporting
+from .practice import warn_of_data
 from .progress import Reporter
 from .result import Result
 from .round_loop import Progress, RoundLoop
@@ -124,6 +125,7 @@ def _carry_out(
     )
     engine = begin(plan, config, folder, store).make(plan)
     loop = RoundLoop(plan, engine, store, config.eval_every, config.select)
+    warn_of_data(plan.data, config.select)
 
     def report(progress: Progress) -> None:
         reporter.step(label, progress)

@@ -35,6 +35,8 @@ FORMATS = ("safetensors", "torchscript", "onnx")
 CARD = "card.md"
 NAMES = "names.json"
 """What the data call classes, features and words, where they have names."""
+PREPARATION = "preparation.json"
+"""How the columns of a table become the model's inputs: what fills gaps, what is subtracted and divided by."""
 CHECKED = 9
 """Inputs on which a traced model must predict as the model does."""
 
@@ -62,14 +64,20 @@ class Personal:
         return f"model-{file_name(self.plan.data.clients[self.index].name)}"
 
     @property
+    def client(self) -> str:
+        """By which name its inputs were prepared."""
+        return self.plan.data.clients[self.index].name
+
+    @property
     def largest_batch(self) -> int | None:
         """The most inputs that it may be given at a time, where what it predicts depends on the batch."""
         return self.plan.method.needs.eval_batch if predicts_its_own_way(self.plan.method) else None
 
-    def inputs(self, count: int) -> Tensor:
-        """Some inputs as the client has them; if it has fewer, they come again."""
-        part = self.plan.part(self.index, "train")
-        return part.take(torch.arange(count) % part.size)[0]
+    def inputs(self, count: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of the model for some inputs as the client has them; if it has fewer, they come again."""
+        part, call = self.plan.part(self.index, "train"), self.plan.task_of(self.index).net.call
+        x = part.take(torch.arange(count) % part.size)[0]
+        return ((x,), {}) if call is None else call.arguments(x)
 
     def module(self) -> nn.Module:
         """The model; one that is more than a network's weights takes a batch at a time."""
@@ -101,6 +109,7 @@ class Shared(Personal):
 
     scored_on = "the data of all clients that take part, weighted by samples"
     title = "Shared model"
+    client = ""
     folder_name = "shared-model"
     largest_batch = None
 
@@ -129,6 +138,10 @@ def export(personal: Personal, folder: Path, formats: Iterable[str] = ("safetens
             if known := personal.plan.data.names.as_dict():
                 names.append(NAMES)
                 (part / NAMES).write_text(json.dumps(known, indent=1, ensure_ascii=False), encoding="utf-8")
+            if (prepared := personal.plan.data.prepared) is not None:
+                names.append(PREPARATION)
+                facts = prepared.as_dict(personal.client)
+                (part / PREPARATION).write_text(json.dumps(facts, indent=1, ensure_ascii=False), encoding="utf-8")
     except (OSError, SafetensorError) as error:
         raise RunFolderError(f"{folder} cannot be written: {explain(error)}; choose another with --out") from error
     return [folder / name for name in (*names, CARD)]
@@ -139,11 +152,13 @@ def _safetensors(personal: Personal, path: Path) -> None:
 
 
 def _torchscript(personal: Personal, path: Path) -> None:
-    module, trace, inputs = personal.module(), cast(Any, torch.jit.trace), personal.inputs(CHECKED)
+    module, trace, (args, named) = personal.module(), cast(Any, torch.jit.trace), personal.inputs(CHECKED)
+    few, few_named = personal.inputs(2)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch would rather have another format
-        traced = trace(module, personal.inputs(2), check_trace=False)
-        if not torch.allclose(traced(inputs), module(inputs), rtol=1e-3, atol=1e-5):
+        given = {"example_kwarg_inputs": few_named} if few_named else {"example_inputs": few}
+        traced = trace(module, check_trace=False, **given)
+        if not torch.allclose(traced(*args, **named), module(*args, **named), rtol=1e-3, atol=1e-5):
             raise ModelError(
                 f"{personal.plan.method.name} decides anew for every batch what to compute, which TorchScript cannot "
                 f"express; choose safetensors"
@@ -152,13 +167,16 @@ def _torchscript(personal: Personal, path: Path) -> None:
 
 
 def _onnx(personal: Personal, path: Path) -> None:
+    args, _ = personal.inputs(2)
+    if personal.plan.data.layout is not None:
+        raise ModelError("a model with several inputs cannot be written as ONNX; choose torchscript or safetensors")
     batch = torch.export.Dim("batch")
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             torch.onnx.export(
                 personal.module(),
-                (personal.inputs(2),),
+                args,
                 str(path),
                 dynamo=True,
                 external_data=False,
@@ -225,6 +243,8 @@ def about(plan: Plan, config_hash: str, index: int | None, at: int, done: int, w
         "rounds": f"{done + 1} of {plan.rounds}",
         **({"classes": list_names(plan.data.names.classes)} if plan.data.names.classes else {}),
         **({"features": list_names(plan.data.names.features)} if plan.data.names.features else {}),
+        **({"inputs": str(plan.data.layout)} if plan.data.layout is not None else {}),
+        **({"preparation": f"{plan.data.prepared}; numbers in {PREPARATION}"} if plan.data.prepared else {}),
         "training_samples": sum(int(plan.facts(i)[0]) for i in members),
         "config_hash": config_hash,
         "idiolect": __version__,

@@ -74,8 +74,10 @@ class Predictor(nn.Module):
         """The slots that it predicts with."""
         return self.values.read()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Outputs, in the batches that the method declares."""
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """Outputs, in the batches that the method declares. Several inputs are given as the network takes them."""
+        call = self._ctx.task.net.call
+        x: Tensor = call.pack(inputs, named).to(self.samples.device) if call else next(iter((*inputs, *named.values())))
         ctx = replace(self._ctx, samples=self.samples, class_counts=self.class_counts)
         personal, size = self.personal_slots(), self.size or max(1, len(x))
         with self._frozen_in_place():

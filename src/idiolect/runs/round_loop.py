@@ -25,8 +25,10 @@ from ..engines.machine import peak_memory_mb, threads
 from ..engines.slots import first_server, sent_names
 from .facts import RunFacts
 from .global_model import explain_no_global_model, find_global_model
+from .practice import diverges, explain_divergence
 from .screening import (
     NOT_FINITE,
+    OUTSIZED,
     UNREADABLE,
     Norms,
     Refusal,
@@ -64,6 +66,8 @@ class RoundLoop:
         self.metric = next(iter(plan.tasks[0].metrics))
         self.higher = plan.tasks[0].metrics[self.metric].higher_is_better
         self.score = math.nan
+        self.first_loss = math.nan
+        self.is_diverging = False
 
     @property
     def first_round(self) -> int:
@@ -138,6 +142,8 @@ class RoundLoop:
         )
         self.store.commit(round, after if before.next_round is None else changed, states, rows, facts)
         losses = [outcome.loss for outcome in accepted.values() if not math.isnan(outcome.loss)]
+        if round >= 0:
+            self.watch_losses(round, {i: outcome.loss for i, outcome in accepted.items()})
         watch(
             Progress(
                 round,
@@ -160,7 +166,7 @@ class RoundLoop:
         outcomes, refused, norms = dict[int, Outcome](), dict[int, Refusal](), dict[int, Norms]()
         for index, outcome in self.engine.train(round, self.store.clients(ids), download):
             outcomes[index] = outcome
-            known = server.get(slot_of("params", self.plan.networks[index] if self.plan.networks else 0), {})
+            known = server.get(slot_of("params", self.plan.server_network(index)), {})
             wrong = Refusal(UNREADABLE, outcome.refused) if outcome.refused else None
             if outcome.upload:
                 norms[index] = measure_norms(outcome.upload)
@@ -179,7 +185,7 @@ class RoundLoop:
     def explain_failure(self, round: int, refused: Mapping[int, Refusal]) -> str:
         """Why a run cannot go on whose server has had no upload that it could use."""
         index, first = next(iter(refused.items()))
-        helps = "; a smaller learning rate may help" if first.kind == NOT_FINITE else ""
+        helps = f"; {explain_divergence(self.plan, index)}" if first.kind == NOT_FINITE else ""
         return (
             f"{self.plan.method.name}: nothing that the {len(refused)} clients sent in round {round + 1} can be used, "
             f"and nothing was before, so there is nothing to learn from; client "
@@ -189,7 +195,29 @@ class RoundLoop:
     def leave_out(self, round: int, index: int, wrong: Refusal) -> None:
         """Log why a client's upload does not enter the round."""
         name = visible(self.plan.data.clients[index].name)
-        log.warning("round %d: left out client %s (%d): %s", round + 1, name, index, wrong.reason)
+        reason = wrong.reason
+        if wrong.kind in (NOT_FINITE, OUTSIZED) and not self.is_diverging:
+            self.is_diverging = True
+            reason += f", as where training diverges; {explain_divergence(self.plan, index)}"
+        log.warning("round %d: left out client %s (%d): %s", round + 1, name, index, reason)
+
+    def watch_losses(self, round: int, losses: Mapping[int, float]) -> None:
+        """Log once that training diverges, where the training loss has grown far beyond that of the first round."""
+        known = {i: loss for i, loss in losses.items() if not math.isnan(loss)}
+        if not known or self.is_diverging:
+            return
+        mean = sum(known.values()) / len(known)
+        if math.isnan(self.first_loss):
+            self.first_loss = mean
+        elif diverges(self.first_loss, mean):
+            self.is_diverging = True
+            log.warning(
+                "round %d: training diverges: the loss is %.3g, and was %.3g at first; %s",
+                round + 1,
+                mean,
+                self.first_loss,
+                explain_divergence(self.plan, max(known, key=lambda i: abs(known[i]))),
+            )
 
     def training_rows(self, round: int, outcomes: Mapping[int, Outcome], ctx: Any, server: Slots) -> list[Row]:
         """The training loss, scores right after local training, and what the server recorded."""

@@ -27,6 +27,7 @@ from ..engines import Plan
 from ..kernels import has_bf16
 from ..models import build as build_model
 from ..models import default_model
+from ..task.losses import class_axis
 from ..task.schedules import Custom, Schedule, schedules
 from ..task.task import Task
 from .settings import Config, configure, mark_objects
@@ -211,7 +212,29 @@ def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) 
     first = data.clients[0]
     x, y = first.take(first.train[:2].long())
     loss, metrics = objects.get("loss", config.loss) or data.loss, objects.get("metrics", config.metrics)
-    return tuple(Task(module, (x, y), loss, metrics, data.classes, config.head) for module in modules)
+    if len(modules) == 1 or data.classes is None:
+        return tuple(Task(m, (x, y), loss, metrics, data.classes, config.head, data.layout) for m in modules)
+    networks = resolve_networks(objects.get("model_of") or (), data, len(modules))
+    return tuple(
+        own_task(module, number, networks, data, loss, metrics, config.head) for number, module in enumerate(modules)
+    )
+
+
+def own_task(
+    module: nn.Module, number: int, networks: Sequence[int], data: Federation, loss: Any, metrics: Any, head: str | None
+) -> Task:
+    """The task of one network among several, which has outputs for the classes of its own clients at least."""
+    own = [client for client, network in zip(data.clients, networks, strict=True) if network == number]
+    largest = max(own, key=lambda client: int(client.y[client.indices].max()), default=data.clients[0])
+    x, y = largest.take(largest.train[:2].long())
+    try:
+        wanted = int(largest.y[largest.indices].max()) + 1
+        task = Task(module, (x, y), loss, metrics, wanted, head, data.layout)
+    except ModelError as error:
+        raise ModelError(f"network {number}, of client {largest.name!r}: {error}") from error
+    logits = task.example_output.outputs.shape[class_axis(task.example_output.outputs, y)]
+    task.classes = min(data.classes or 0, logits) if logits >= wanted else data.classes
+    return task
 
 
 def resolve_model(model: Any, data: Federation, seed: int) -> nn.Module:

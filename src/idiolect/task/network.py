@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..core.layout import InputLayout
 from ..core.tree import Tree
+from .inputs import Call, plan_call
 
 Place = tuple[dict[str, Any], str, str]
 """Where a module holds a tensor: in which table, by which key; and the tensor's name."""
@@ -34,6 +36,7 @@ class Net:
     Attributes:
         params, buffers: the initial values, by name.
         constants: what is frozen, by name.
+        call: how it takes its inputs, where these are several that lie side by side in rows.
         passes: how often it was applied.
 
     >>> net = Net(nn.Linear(2, 1))
@@ -41,7 +44,8 @@ class Net:
     tensor([2., 2., 2.])
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, layout: InputLayout | None = None) -> None:
+        self.call: Call | None = None if layout is None else plan_call(layout, module)
         self.frozen_norms = _find_frozen_norms(module)
         self._inert = frozenset(name for name, child in module.named_modules() if is_inert(child))
         constant = {name for name, leaf in module.named_parameters() if not leaf.requires_grad}
@@ -118,9 +122,9 @@ class Net:
 
     def _call(self, x: Tensor) -> Tensor:
         if self.precision is None:
-            return self.module(x)  # type: ignore[no-any-return]
+            return self.module(x) if self.call is None else self.call(self.module, x)  # type: ignore[no-any-return]
         with torch.autocast(x.device.type, self.precision):
-            outputs: Tensor = self.module(x).float()
+            outputs: Tensor = (self.module(x) if self.call is None else self.call(self.module, x)).float()
         if self._tapped is not None:
             self._tapped = self._tapped.float()
         return outputs

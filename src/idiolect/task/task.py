@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from ..core import tree
 from ..core.errors import ModelError
+from ..core.layout import InputLayout
 from ..core.tree import Slots, Tree
 from .losses import LOSSES, Loss, class_axis, fit_loss, no_loss, per_sample
 from .metrics import Metric, fit_metrics
@@ -60,6 +61,7 @@ class Task:
         metrics: functions (outputs, targets) -> number by name; the first is the headline.
         classes: number of classes, or None for regression.
         head: name of the output layer's module; found if not given.
+        layout: how several inputs lie side by side in the rows that it is given; none is one input.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Task:
         metrics: Mapping[str, Callable[[Tensor, Tensor], Any] | Metric] | None = None,
         classes: int | None = None,
         head: str | None = None,
+        layout: InputLayout | None = None,
     ) -> None:
         self.module, self.example, self.classes, self.head_name = module, example, classes, head
         if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
@@ -77,7 +80,7 @@ class Task:
                 f"the model {type(module).__name__} has lazy layers, whose shapes are not known yet; call it once on a "
                 "batch of inputs before you give it"
             )
-        self.net = Net(module)
+        self.net = Net(module, layout)
         if not self.net.params:
             raise ModelError(_why_nothing_trains(module))
         self.units = self._find_units()
@@ -299,7 +302,7 @@ class Task:
             outputs = self.net.apply(self.net.params, self.net.buffers, x).outputs
         except Exception as error:
             raise ModelError(
-                f"the model {type(self.module).__name__} cannot take inputs of shape {tuple(x.shape[1:])}: {error}"
+                f"the model {type(self.module).__name__} cannot take inputs of shape {self._shape_of(x)}: {error}"
             ) from error
         finally:
             for hook in hooks:
@@ -314,6 +317,9 @@ class Task:
             if tapped is not None and tapped is not self.net.module:
                 tapped.register_forward_pre_hook(self._tap, with_kwargs=True)
         return outputs
+
+    def _shape_of(self, x: Tensor) -> str:
+        return str(tuple(x.shape[1:]) if self.net.call is None else self.net.call.layout)
 
     def _tap(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         self.net._tapped = next(iter((*args, *named.values())), None)

@@ -61,7 +61,7 @@ def test_what_is_wrong_with_a_csv_is_said(tmp_path, text, message):
 
 def test_own_files_must_be_there(tmp_path):
     assert not Csv().available()
-    with pytest.raises(DataError, match="csv: no path is no file; write csv:PATH"):
+    with pytest.raises(DataError, match="csv: no path is no file or folder; write csv:PATH"):
         Csv().load()
     with pytest.raises(DataError, match=r"npz: .*none\.npz is no file"):
         Npz(str(tmp_path / "none.npz")).load()

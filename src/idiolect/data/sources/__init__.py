@@ -14,7 +14,7 @@ from .mnist import EmnistBalanced, EmnistByClass, EmnistLetters, FashionMnist, M
 from .retina import Retina
 from .shakespeare import Shakespeare
 from .synthetic import FedFacSimulation, Rectangles, SimulationTruth, fedfac_simulation, fedlag_rectangles
-from .tables import Csv, Har, Heart, Npz
+from .tables import Csv, Har, Heart, Npz, Parquet
 
 __all__ = [
     "AgNews",
@@ -41,6 +41,7 @@ __all__ = [
     "MnistWriters",
     "Npz",
     "OfficeCaltech",
+    "Parquet",
     "Pool",
     "Rectangles",
     "Retina",

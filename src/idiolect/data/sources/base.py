@@ -13,17 +13,20 @@ from torch import Tensor
 
 from ...core.adopted import Adopted
 from ...core.errors import DataError
+from ...core.layout import InputLayout
 from ...core.options import Options, option
 from ...core.randomness import generator
 from ...core.registry import Registry
 from .. import samples as sizes
 from ..arrays import classes_of, pair, vocabulary_of
+from ..cutting import Cutting
 from ..federation import Federation
 from ..formats.files import Layout, check_sum, data_root
 from ..formats.images import NONE, Images, Listed, to_inputs
 from ..lazy.files import ImageSamples, read_header
 from ..naming import UNNAMED, Naming
 from ..partitions.base import Partition, partitions
+from ..preparing import Preparation
 from ..samples import Inputs
 from ..splits import SHARES
 from .remotes import REMOTES
@@ -44,8 +47,9 @@ class Dealing(TypedDict, total=False):
 @dataclass(frozen=True, eq=False)
 class Pool:
     """One body of data before it is dealt to clients; `groups` are the natural clients, if there are any; `words` is
-    the number of different tokens where the inputs are tokens; `names` is what classes, features and words are
-    called."""
+    the number of different tokens where the inputs are tokens; `names` is what classes, features and words are called;
+    `cutting` decides the splits where they are not random, and `preparation` what is done to columns once the samples
+    of every client are known; `layout` is how several inputs lie side by side in the rows of `x`."""
 
     x: Inputs
     y: Tensor
@@ -54,6 +58,9 @@ class Pool:
     name: str
     words: int | None = None
     names: Naming = UNNAMED
+    cutting: Cutting | None = None
+    preparation: Preparation | None = None
+    layout: InputLayout | None = None
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -87,11 +94,14 @@ class Pool:
         order = generator(seed, "public").permutation(len(self.x))
         cut = max(1, round(share * len(order)))
         parts = (np.sort(order[cut:]), np.sort(order[:cut]))
-        rest, shown = (
-            replace(self, x=self.x[index], y=self.y[index], groups=None if self.groups is None else self.groups[index])
-            for index in parts
-        )
+        rest, shown = (self.take(index) for index in parts)
         return rest, shown
+
+    def take(self, index: np.ndarray) -> Pool:
+        """Some samples of the pool, by position."""
+        groups = None if self.groups is None else self.groups[index]
+        cutting = None if self.cutting is None else self.cutting.take(index)
+        return replace(self, x=self.x[index], y=self.y[index], groups=groups, cutting=cutting)
 
     def federation(
         self,
@@ -125,6 +135,9 @@ class Pool:
             public=public,
             words=self.words,
             names=self.names,
+            cutting=self.cutting,
+            preparation=self.preparation,
+            layout=self.layout,
         )
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from ...core.errors import DataError
 from ..federation import Federation
 from ..formats.files import Layout
+from ..formats.frames import read_table
 from ..partitions.base import Partition, partitions
 from ..partitions.schemes import Group
 from ..splits import SHARES
 from .base import FileSource, Pool, sources
-from .tables import read_table
 
 REGIONS = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")
 AGE = "age_at_index"

@@ -13,11 +13,11 @@ import torch
 from ...core.errors import DataError
 from ...core.options import option
 from ..formats.files import Layout
+from ..formats.frames import read_table
 from ..formats.images import NONE, Joined, Listed, is_image, resize, to_inputs
 from ..formats.packed import check_labels, check_rank, name_groups, packed_images, read_mat, read_npz
 from ..naming import Naming
 from .base import ImageSource, Pool, Source, choose, image_inputs, sources
-from .tables import read_table
 
 MODES = {"rgb": "RGB", "grey": "L"}
 

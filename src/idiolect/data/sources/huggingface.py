@@ -15,6 +15,7 @@ import torch
 from ...core.errors import DataError, MissingExtraError
 from ...core.options import did_you_mean, option
 from ..formats.images import to_inputs
+from ..naming import Naming
 from .agnews import encode, make_vocabulary, tokenise
 from .base import Pool, Source, choose, sources
 
@@ -111,13 +112,17 @@ class HuggingFace(Source):
 
     def load(self) -> Pool:
         """The pool."""
-        table = self.open()
+        return self.read(self.open())
+
+    def read(self, table: Any) -> Pool:
+        """A table of the package as a pool."""
         table = table.select(choose("hf", len(table), self.samples, self.seed))
         x, words = _inputs(table[self._column(table, self.x, ("image", "img", "text", "x"))][:], self.length)
         target = self._column(table, self.y, ("label", "y", "fine_label"))
         y, classes = _targets(table[target][:], getattr(table.features[target], "num_classes", None))
         groups = np.array(table[self._column(table, self.client, ())][:]).astype(str) if self.client else None
-        return Pool(x, y, groups, classes, Path(str(self.path)).name, words)
+        names = Naming(tuple(map(str, getattr(table.features[target], "names", None) or ())))
+        return Pool(x, y, groups, classes, Path(str(self.path or "hf")).name, words, names)
 
     def _column(self, table: Any, named: str | None, usual: Sequence[str]) -> str:
         there = list(table.column_names)
@@ -126,7 +131,8 @@ class HuggingFace(Source):
                 return name
         wanted = named or " or ".join(usual)
         raise DataError(
-            f"hf: {self.path} has no column {wanted!r}.{did_you_mean(wanted, there)} It has {', '.join(there)}."
+            f"hf: {self.path or 'the data set'} has no column {wanted!r}.{did_you_mean(wanted, there)} It has"
+            f" {', '.join(there)}."
         )
 
 

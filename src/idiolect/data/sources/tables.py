@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from ...core.errors import DataError
-from ...core.options import did_you_mean, option
+from ...core.options import option
 from .. import arrays
+from ..columns import Columns
+from ..cutting import KINDS, Cutting
 from ..formats.files import BROKEN, Layout, read_bytes, unreadable
+from ..formats.frames import join_tables, read_table, require_columns, tables_in
 from ..formats.packed import check_labels, check_rank, read_npz
-from ..naming import Naming, number_labels, sort_names
+from ..kinds import CHOICES, Kinds
+from ..naming import Naming, is_text, number_labels, sort_names
+from ..notes import say_classes, say_tokens
 from .base import FileSource, Pool, Source, choose, sources
-
-if TYPE_CHECKING:
-    import polars as pl
-
-
-def read_table(path: Path, needed: Sequence[str], separator: str = ",", advice: str = "") -> pl.DataFrame:
-    """A CSV file with a header, plain or compressed, that must have certain columns; `advice` is for where it lacks
-    one."""
-    import polars as pl  # which takes long to import
-
-    try:
-        table = pl.read_csv(read_bytes(path), separator=separator, infer_schema_length=None, try_parse_dates=False)
-    except (pl.exceptions.PolarsError, *BROKEN) as error:
-        raise unreadable(path, str(error).splitlines()[0]) from error
-    for name in needed:
-        if name not in table.columns:
-            hint = did_you_mean(name, table.columns)
-            raise DataError(f"{path} has no column {name!r}.{hint} Its columns: {', '.join(table.columns)}.{advice}")
-    return table
 
 
 @dataclass(frozen=True)
@@ -63,79 +48,73 @@ class OwnFile(Source):
         return Path(self.path)
 
 
-@sources.register("csv")
 @dataclass(frozen=True)
-class Csv(OwnFile):
-    """A CSV file with a header: one column names the client of each row, one is the target, all others are numbers.
-
-    Targets that are text or whole numbers are classes, numbered in order; other numbers are predicted as they are.
-    `csv(visits.csv, client=hospital, target=outcome)`.
-    """
+class TableFile(Columns, OwnFile):
+    """Tables in files: one with a column of clients, or a folder with a file per client."""
 
     own: ClassVar[bool] = True
-    title: ClassVar[str] = "own table with a column of clients"
-    groups: ClassVar[str] = "the values of the column `client`"
+    licence: ClassVar[str] = "your own"
+    size: ClassVar[str] = "as many as there are"
+    groups: ClassVar[str] = "the values of the column `client`, or the files of a folder"
 
-    client: str = option("client", help="the column that names the client")
-    target: str = option("target", help="the column to predict")
-    leave_out: tuple[str, ...] = option((), help="columns to ignore")
+    client: str | None = option(
+        "client", help="the column that names the client; none is no client; in a folder, the file's name"
+    )
     separator: str = option(",", help="what stands between cells")
     samples: int | None = option(None, min=1, help="take a random part of this many rows")
     seed: int = option(0, min=0, help="determines that part")
 
+    def available(self) -> bool:
+        """Whether the file or folder is there."""
+        return self.path is not None and Path(self.path).exists()
+
     def load(self) -> Pool:
         """The pool, with the clients as groups."""
-        import polars as pl  # which takes long to import
-
-        path = self.file()
-        advice = f" Name the column of clients and the one to predict: csv({self.path}, client=..., target=...)"
-        table = read_table(path, (self.client, self.target, *self.leave_out), self.separator, advice)
-        features = [name for name in table.columns if name not in (self.client, self.target, *self.leave_out)]
-        if not features or not len(table):
-            raise DataError(
-                f"{path} has no {'rows' if features else 'columns'} besides {self.client} and {self.target}"
-            )
-        table = table[choose("csv", len(table), self.samples, self.seed)]
-        for name in (self.client, self.target, *features):
-            if gaps := table[name].null_count():
-                raise DataError(f"{path}: the column {name!r} has {gaps} empty cells; fill them or drop those rows")
-        for name in features:
-            if not table[name].dtype.is_numeric() and table[name].dtype != pl.Boolean:
-                raise DataError(
-                    f"{path}: the column {name!r} holds text such as {table[name][0]!r}; encode it as numbers, or leave"
-                    f" it out: leave_out=[{name}]"
-                )
-        x = torch.from_numpy(
-            np.ascontiguousarray(table.select(pl.col(features).cast(pl.Float64)).to_numpy().astype(np.float32))
-        )
-        y, classes = _targets(table[self.target])
-        names = Naming(classes, tuple(features))
-        groups = table[self.client].cast(pl.String).to_numpy()
-        return Pool(x, y, groups, len(classes) or None, path.stem, names=names)
+        if self.path is None or not self.available():
+            raise DataError(f"{self.name}: {self.path or 'no path'} is no file or folder; {self.where()}")
+        path, columns = Path(self.path), self
+        advice = f" Name the column of clients and the one to predict: {self.name}({self.path}, client=..., target=...)"
+        if self.client in ("none", ""):
+            columns = replace(self, client=None)
+        if path.is_dir():
+            column = self.client or "client"
+            files = {name: read_table(file, (), self.separator) for name, file in tables_in(path).items()}
+            table, columns = join_tables(files, column), replace(self, client=column)
+        else:
+            table = read_table(path, (), self.separator)
+        require_columns(table, [name for name in (columns.client, columns.target) if name], str(path), advice)
+        return columns.pool(table[choose(self.name, len(table), self.samples, self.seed)], str(path), path.stem)
 
 
-def _targets(column: pl.Series) -> tuple[torch.Tensor, tuple[str, ...]]:
-    """Classes numbered in order, with their names, or numbers."""
-    import polars as pl
+@sources.register("csv")
+@dataclass(frozen=True)
+class Csv(TableFile):
+    """A CSV file with a header: one column names the client of each row, one is the target, all others are inputs. Or a
+    folder with a file per client.
 
-    if column.dtype.is_float():
-        return torch.from_numpy(column.to_numpy().astype(np.float32)), ()
-    if column.dtype == pl.String:
-        classes = sort_names(column.to_list())
-        return torch.from_numpy(number_labels(column.to_list(), classes, "the table")), classes
-    try:
-        values = column.to_numpy()
-    except pl.exceptions.PolarsError:  # numbers that are too large for an array
-        values = np.array(column.to_list(), object)
-    known, numbered = np.unique(values, return_inverse=True)
-    return torch.from_numpy(numbered.astype(np.int64)), tuple(map(str, known))
+    Targets that are text, yes or no, or whole numbers are classes; other numbers are predicted as they are; `predict`
+    says otherwise. `csv(visits.csv, client=hospital, target=outcome)`, `csv(folder, target=outcome, scale=federated,
+    gaps=mean, encode=onehot, time=day)`.
+    """
+
+    title: ClassVar[str] = "own table with a column of clients, or a folder with a table per client"
+
+
+@sources.register("parquet")
+@dataclass(frozen=True)
+class Parquet(TableFile):
+    """A Parquet file, or a folder with a file per client, with the options of `csv`:
+    `parquet(visits.parquet, client=hospital, target=outcome)`."""
+
+    title: ClassVar[str] = "own Parquet table with a column of clients, or a folder with a table per client"
 
 
 @sources.register("npz")
 @dataclass(frozen=True)
 class Npz(OwnFile):
     """An .npz file with the arrays `x` (one row per sample), `y` and, if there are natural clients, `client`. Values
-    are taken as they are: bytes and numbers as float32, other whole numbers as tokens."""
+    are taken as they are: bytes and numbers as float32, other whole numbers as tokens, unless `inputs` or `predict` say
+    otherwise. An array `time`, `session` or `fold` decides the splits."""
 
     own: ClassVar[bool] = True
     title: ClassVar[str] = "own arrays x, y and, if you like, client"
@@ -143,20 +122,42 @@ class Npz(OwnFile):
 
     samples: int | None = option(None, min=1, help="take a random part of this many samples")
     seed: int = option(0, min=0, help="determines that part")
+    predict: str | None = option(None, choices=CHOICES["predict"], help="what the targets are; none goes by their type")
+    inputs: str | None = option(None, choices=CHOICES["inputs"], help="what whole-number inputs are; none is tokens")
 
     def load(self) -> Pool:
         """The pool, with the clients as groups where they are given."""
         path = self.file()
-        content = read_npz(path, ["x", "y"], ["client"])
-        x, y = arrays.pair((content["x"], content["y"]), str(path))
+        content = read_npz(path, ["x", "y"], ["client", *KINDS])
+        classes: tuple[str, ...] = ()
+        if is_text(content["y"]):
+            classes = sort_names(content["y"])
+            content["y"] = number_labels(content["y"], classes, str(path))
+        kinds = Kinds(self.predict, self.inputs)
+        x, y = arrays.pair(kinds.change((content["x"], content["y"]), str(path)), str(path))
+        cuttings = [Cutting(kind, content[kind], f"{path}: {kind}") for kind in KINDS if kind in content]
+        if len(cuttings) > 1:
+            raise DataError(
+                f"{path} has several of {', '.join(KINDS)}, of which one decides the splits; leave out the others"
+            )
+        if cuttings and len(cuttings[0].values) != len(y):
+            raise DataError(
+                f"{path}: {len(y)} samples but {len(cuttings[0].values)} of {cuttings[0].kind}; give one each"
+            )
         groups = content.get("client")
         if groups is not None and groups.ndim != 1:
             raise DataError(f"{path}: client has the shape {list(groups.shape)}; give one client per sample")
         if groups is not None and len(groups) != len(y):
             raise DataError(f"{path}: {len(y)} samples but {len(groups)} clients; there must be one client per sample")
         index = choose("npz", len(y), self.samples, self.seed)
-        classes = arrays.classes_of(y, str(path))
-        return Pool(x[index], y[index], None if groups is None else groups[index], classes, path.stem)
+        number = len(classes) or arrays.classes_of(y, str(path))
+        cutting = cuttings[0] if cuttings else None
+        pool = Pool(x, y, groups, number, path.stem, names=Naming(classes), cutting=cutting).take(index)
+        if self.inputs is None and pool.tokens:
+            say_tokens(f"{path}: the inputs", pool.vocabulary - 1)
+        if self.predict is None and not classes and number and y.ndim == 1:
+            say_classes(f"{path}: the targets", number)
+        return pool
 
 
 _HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")

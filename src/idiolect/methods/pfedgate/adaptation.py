@@ -98,12 +98,12 @@ class Adaptation(Method):
     def no_inputs(self, ctx: RoundContext) -> Tree:
         """A mean of no inputs yet."""
         task = ctx.task
-        one = gate_input(task.net.module, task.net.params, task.example[0][:1].to(device_of(task)))[0]
+        one = gate_input(task.net, task.net.params, task.example[0][:1].to(device_of(task)))[0]
         return {"x": torch.zeros_like(one), "samples": torch.zeros((), device=one.device)}
 
     def look(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """The mean of the inputs with those of one more batch; every pass begins anew."""
-        x = gate_input(ctx.task.net.module, work["params"], batch.x)
+        x = gate_input(ctx.task.net, work["params"], batch.x)
         before = tree.zeros_like(work[MEAN]) if ctx.step == 0 else work[MEAN]
         samples = before["samples"] + batch.weight.sum()
         added = torch.tensordot(batch.weight.to(x.dtype), x, 1) - batch.weight.sum() * before["x"]
@@ -129,7 +129,7 @@ class Adaptation(Method):
     def modules(self, task: Task) -> dict[str, nn.Module]:
         if self.fixed:
             return {}
-        shape = gate_input(task.net.module, task.net.params, task.example[0][:1].to(device_of(task))).shape[1:]
+        shape = gate_input(task.net, task.net.params, task.example[0][:1].to(device_of(task))).shape[1:]
         count = self.cut(task, self.budgets[0]).count
         made = partial(Gate, shape, count, self.shared_path, self.pre_norm, self.post_norm, bias=self.gate_bias)
         made = partial(made, sigmoid=self.sigmoid)
@@ -165,7 +165,7 @@ class Adaptation(Method):
             inputs: Any = (slots[MEAN]["x"][None], weight.new_ones(1))
             weight = inputs[1]
         else:
-            inputs = (gate_input(ctx.task.net.module, slots["params"], x), weight)
+            inputs = (gate_input(ctx.task.net, slots["params"], x), weight)
         out = ctx.nets["gate"].apply(slots[GATE], slots[buffers_of(GATE)], inputs, train)
         mean = torch.einsum("b,bpl->pl", weight.to(out.outputs.dtype) / weight.sum(), out.outputs)
         scale = self.scale_max * mean[0] if self.sigmoid else mean[0]

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...contract import ModelError
+from ...task.network import Net
 
 POOLS = {2: F.avg_pool1d, 3: F.avg_pool2d, 4: F.avg_pool3d}
 NEWEST = 0.1
@@ -179,16 +180,26 @@ def smallest_pool(made: Callable[..., Gate], largest: int) -> int:
     return gate.pool
 
 
-def gate_input(model: nn.Module, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def gate_input(net: Net, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """What a gate looks at: the inputs or, of tokens, the mean over positions of the gated model's embeddings.
 
-    >>> gate_input(nn.Embedding(3, 1), {"weight": torch.tensor([[0.0], [1.0], [4.0]])}, torch.tensor([[0, 1], [2, 2]]))
+    >>> table = torch.tensor([[0.0], [1.0], [4.0]])
+    >>> gate_input(Net(nn.Embedding(3, 1)), {"weight": table}, torch.tensor([[0, 1], [2, 2]]))
     tensor([[0.5000],
             [4.0000]])
     """
     if x.is_floating_point():
         return x
-    for name, module in model.named_modules():
+    if net.call is not None:
+        tokens = net.call.layout.whole_numbers(x)
+        if len(tokens) > 1:
+            raise ModelError(
+                f"a gate looks at the inputs, which here are several of whole numbers ({net.call.layout}); give the"
+                " mask as"
+                " floating-point numbers or as booleans"
+            )
+        x = tokens[0]
+    for name, module in net.module.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             table = params[f"{name}.weight" if name else "weight"].detach()
             return F.embedding(x, table).reshape(len(x), -1, table.shape[1]).mean(1)

@@ -1,0 +1,267 @@
+"""From the columns of a table to a pool: which one names the client, which one is predicted, and what becomes of the
+others."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..core.errors import DataError
+from ..core.options import Options, option
+from .cutting import KINDS, Cutting
+from .formats.frames import require_columns
+from .naming import Naming, number_labels, sort_names
+from .notes import MANY, say_classes
+from .preparing import GAPS, SCALES, Column, Preparation
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from .sources.base import Pool
+
+MOST_VALUES = 1000
+"""How many inputs a column of text may become."""
+MISSING = "missing"
+"""The value of empty cells of text, where gaps are filled."""
+
+
+@dataclass(frozen=True)
+class Columns(Options):
+    """What the columns of a table are."""
+
+    client: str | None = option(None, help="the column that names the client")
+    target: str = option("target", help="the column to predict")
+    leave_out: tuple[str, ...] = option((), help="columns to ignore")
+    predict: str | None = option(
+        None,
+        choices=("classes", "numbers"),
+        help="what the target is; none takes text, yes or no and whole numbers as classes, other numbers as numbers",
+    )
+    scale: str = option(
+        "none", choices=SCALES, help="minus the mean, over the standard deviation of training samples, its own or all's"
+    )
+    encode: str = option(
+        "refuse",
+        choices=("refuse", "onehot"),
+        help="what becomes of text: onehot is an input per value that any client has",
+    )
+    gaps: str = option(
+        "refuse",
+        choices=GAPS,
+        help="what becomes of empty cells: the mean of training samples, and an input that says so",
+    )
+    time: str | None = option(None, help="column by which to split: the latest samples of a client are for test")
+    session: str | None = option(None, help="column by which to split: rows with one value stay together")
+    fold: str | None = option(None, help="column that says train, val or test")
+
+    def pool(self, table: pl.DataFrame, owner: str, name: str) -> Pool:
+        """A table as a pool; `owner` is how messages call it."""
+        from .sources.base import Pool
+
+        named = [column for column in (self.client, self.time, self.session, self.fold) if column]
+        require_columns(table, (self.target, *named, *self.leave_out), owner)
+        if self.target in named:
+            raise DataError(
+                f"{owner}: the column {self.target!r} is the target, so it cannot be anything else; name another"
+            )
+        features = [known for known in table.columns if known not in (*named, self.target, *self.leave_out)]
+        if not features or not len(table):
+            used = " and ".join(dict.fromkeys((*named, self.target)))
+            raise DataError(f"{owner} has no {'rows' if features else 'columns'} besides {used}")
+        for column in (*named, self.target):
+            refuse_gaps(table[column], owner)
+        y, classes = read_target(table[self.target], self.predict, owner)
+        columns, values = self._inputs(table, features, owner)
+        rows = np.concatenate(values, 1)
+        columns_kept = tuple(columns)
+        preparation = Preparation(columns_kept, self.scale, self.gaps)
+        plain = self.scale == "none" and not np.isnan(rows).any() and not any(column.values for column in columns)
+        return Pool(
+            torch.from_numpy(np.ascontiguousarray(rows.astype(np.float32) if plain else rows)),
+            y,
+            None if self.client is None else client_names(table[self.client]),
+            len(classes) or (None if y.is_floating_point() else int(y.max()) + 1),
+            name,
+            names=Naming(classes, preparation.inputs),
+            cutting=self._cutting(table, owner),
+            preparation=None if plain else preparation,
+        )
+
+    def _inputs(self, table: pl.DataFrame, features: list[str], owner: str) -> tuple[list[Column], list[np.ndarray]]:
+        columns, values = [], []
+        for name in features:
+            column, numbers = self._read_column(table[name], owner)
+            if self.gaps == "refuse" and (gaps := int(np.isnan(numbers).any(1).sum())):
+                raise DataError(
+                    f"{owner}: the column {name!r} has {gaps} empty cells; fill them with the mean of training"
+                    " samples by"
+                    " gaps=mean, drop those rows, or leave the column out"
+                )
+            columns.append(column)
+            values.append(numbers)
+        return columns, values
+
+    def _read_column(self, column: pl.Series, owner: str) -> tuple[Column, np.ndarray]:
+        """A column, and its numbers, NaN where it has a gap."""
+        import polars as pl
+
+        name, kind = column.name, column.dtype
+        if kind.is_numeric() or kind == pl.Boolean or kind == pl.Null:
+            numbers = column.cast(pl.Float64).to_numpy().astype(float)
+            return Column(name, scaled=kind != pl.Boolean), numbers[:, None]
+        if kind.is_temporal():
+            raise DataError(
+                f"{owner}: the column {name!r} holds dates or times, such as {_example(column)}; split by it with"
+                f" time={name}, turn it into a number, or leave it out: leave_out=[{name}]"
+            )
+        if not is_text_column(column):
+            raise DataError(
+                f"{owner}: the column {name!r} holds {kind}, not a number or text per row; leave it out:"
+                f" leave_out=[{name}]"
+            )
+        if self.encode == "refuse":
+            raise DataError(
+                f"{owner}: the column {name!r} holds text such as {_example(column)}; encode it as numbers, an input"
+                " per"
+                f" value, by encode=onehot, or leave it out: leave_out=[{name}]"
+            )
+        texts = column.cast(pl.String)
+        if self.gaps == "mean":
+            texts = texts.fill_null(MISSING)
+        values = sort_names(texts.drop_nulls().to_list())
+        if len(values) > MOST_VALUES:
+            raise DataError(
+                f"{owner}: the column {name!r} has {len(values):,} different texts, and at most {MOST_VALUES:,} can"
+                " become"
+                f" inputs; group them, or leave it out: leave_out=[{name}]"
+            )
+        return Column(name, values, scaled=False), one_hot(texts, values)
+
+    def _cutting(self, table: pl.DataFrame, owner: str) -> Cutting | None:
+        import polars as pl
+
+        given = {kind: getattr(self, kind) for kind in KINDS if getattr(self, kind) is not None}
+        if len(given) > 1:
+            raise DataError(
+                f"{' and '.join(given)} are both given, but one of them decides the splits; leave out the other"
+            )
+        for kind, name in given.items():
+            column = table[name]
+            if kind == "time" and is_text_column(column):
+                column = parse_dates(column, owner)
+            ordered = kind == "time" and not is_text_column(column)
+            values = column.to_numpy() if ordered else np.array(column.cast(pl.String).to_list())
+            return Cutting(kind, values, f"{owner}: the column {name!r}")
+        return None
+
+    def rows(self, table: pl.DataFrame, columns: tuple[Column, ...], owner: str) -> np.ndarray:
+        """The numbers of columns that are known already, of another table; an unknown text has no input."""
+        import polars as pl
+
+        require_columns(table, [column.name for column in columns], owner)
+        parts = []
+        for column in columns:
+            values = table[column.name]
+            if column.values:
+                parts.append(one_hot(values.cast(pl.String).fill_null(MISSING), column.values))
+            else:
+                parts.append(self._read_column(values, owner)[1])
+        return np.concatenate(parts, 1)
+
+
+def one_hot(column: pl.Series, values: tuple[str, ...]) -> np.ndarray:
+    """A column of yes or no for each value; a gap is NaN in all of them."""
+    texts = column.to_list()
+    number = {value: place for place, value in enumerate(values)}
+    rows = np.zeros((len(texts), len(values)))
+    for row, text in enumerate(texts):
+        if text is None:
+            rows[row] = np.nan
+        elif text in number:
+            rows[row, number[text]] = 1.0
+    return rows
+
+
+def client_names(column: pl.Series) -> np.ndarray:
+    """The clients' names as text; whole numbers that pandas made floating-point, because of a gap, are whole again."""
+    import polars as pl
+
+    if column.dtype.is_float() and bool((column == column.round()).all()):
+        column = column.cast(pl.Int64)
+    return np.array([str(value) for value in column.cast(pl.String).to_list()], object)
+
+
+def read_target(column: pl.Series, predict: str | None, owner: str) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """Targets, and the names of classes where they are classes."""
+    import polars as pl
+
+    name, kind = column.name, column.dtype
+    number = kind.is_numeric() or kind == pl.Boolean
+    if not number and not is_text_column(column):
+        raise DataError(f"{owner}: the target {name!r} holds {kind}, but must be a number or a text per row")
+    if predict == "numbers" and not number:
+        raise DataError(
+            f"{owner}: the target {name!r} holds text such as {_example(column)}, so it is no number to predict"
+        )
+    if predict == "numbers" or (predict is None and (kind.is_float() or kind.is_decimal())):
+        return torch.from_numpy(column.cast(pl.Float64).to_numpy().astype(np.float32)), ()
+    if is_text_column(column):
+        texts = column.cast(pl.String).to_list()
+        classes = sort_names(texts)
+        return torch.from_numpy(number_labels(texts, classes, owner)), classes
+    if kind.is_float():
+        if not bool((column == column.round()).all()):
+            raise DataError(f"{owner}: the target {name!r} has values such as {_example(column)}, which are no classes")
+        column = column.cast(pl.Int64)
+    try:
+        values = column.to_numpy()
+    except pl.exceptions.PolarsError:  # numbers that are too large for an array
+        values = np.array(column.to_list(), object)
+    known, numbered = np.unique(values, return_inverse=True)
+    if predict is None and len(known) > max(MANY, len(values) / 2):
+        raise DataError(
+            f"{owner}: the target {name!r} holds {len(known)} different whole numbers in {len(values)} rows, which"
+            " may be"
+            " classes or numbers; say predict=numbers or predict=classes"
+        )
+    if predict is None and kind != pl.Boolean:
+        say_classes(f"{owner}: the target {name!r}", len(known))
+    return torch.from_numpy(numbered.astype(np.int64)), tuple(map(str, known))
+
+
+def is_text_column(column: pl.Series) -> bool:
+    """Whether a column holds text or categories."""
+    import polars as pl
+
+    return column.dtype in (pl.String, pl.Categorical, pl.Enum)
+
+
+def refuse_gaps(column: pl.Series, owner: str) -> None:
+    """Raise `DataError` where a column that cannot have gaps has some."""
+    gaps = column.null_count() + (int(column.is_nan().sum()) if column.dtype.is_float() else 0)
+    if gaps:
+        raise DataError(f"{owner}: the column {column.name!r} has {gaps} empty cells; fill them or drop those rows")
+
+
+def parse_dates(column: pl.Series, owner: str) -> pl.Series:
+    """Dates and times in ISO 8601, which sort as text does where all are written alike."""
+    import polars as pl
+
+    texts = column.cast(pl.String).to_list()
+    form = {re.sub(r"\d", "0", text) for text in texts}
+    if len(form) > 1 or not re.match(r"0000-00-00|00:00", next(iter(form))):
+        raise DataError(
+            f"{owner}: the column {column.name!r} holds texts such as {texts[0]!r}, whose order in time is not"
+            " known; write"
+            " all as 2024-05-31, with or without 23:59:59, or as numbers"
+        )
+    return column.cast(pl.String)
+
+
+def _example(column: pl.Series) -> str:
+    values: list[Any] = column.drop_nulls().head(1).to_list()
+    return repr(values[0]) if isinstance(values[0], str) else str(values[0])

@@ -1,0 +1,169 @@
+"""Fifty wrong files and arguments: a sentence answers each, before anything runs and with nothing left behind."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+
+from idiolect.core.errors import IdiolectError
+from idiolect.data import load
+
+CODE = """
+import torch
+def nothing(): pass
+def text(): return "no such source"
+def fails(): return 1 / 0
+def ragged(): return {"a": ([torch.ones(2), torch.ones(3)], [0, 1])}
+def two(): return {"a": ({"x": torch.randn(9, 3), "z": torch.randn(9, 2)}, [0, 1, 0] * 3)}
+class Empty(torch.nn.Module): pass
+class One(torch.nn.Module):
+    def __init__(self): super().__init__(); self.a = torch.nn.Linear(3, 2)
+    def forward(self, wrong, names): return self.a(wrong)
+"""
+ROWS = {"client": ["a", "b"] * 6, "x": [0.5, 1.0, 2.0] * 4, "target": ["no", "yes"] * 6}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Right files, from which each wrong one differs in one thing."""
+    folder = tmp_path_factory.mktemp("files")
+    write = lambda name, **columns: pl.DataFrame(ROWS | columns).write_csv(folder / name)  # noqa: E731
+    (folder / "code.py").write_text(CODE)
+    write("right.csv")
+    write("gap.csv", x=[None, 1.0, 2.0] * 4)
+    write("text.csv", x=["red", "blue", "red"] * 4)
+    write("date.csv", x=["2024-05-31"] * 12)
+    write("noclass.csv", target=[0.5] * 12)
+    write("notarget.csv", target=[None, "no"] * 6)
+    write("ids.csv", target=list(range(30))[:12])
+    write("fold.csv", fold=["train", "other"] * 6)
+    write("days.csv", fold=["spring", "fall"] * 6, day=list(range(12)))
+    write("alltest.csv", fold=["test"] * 12)
+    write("inf.csv", x=[float("inf"), 1.0, 2.0] * 4)
+    (folder / "empty.csv").write_text("")
+    (folder / "header.csv").write_text("client,x,target\n")
+    (folder / "twice.csv").write_text("client,x,x,target\na,1,2,no\n")
+    (folder / "binary.csv").write_bytes(bytes(range(256)) * 4)
+    (folder / "odd.csv").write_text("client,x,target\na,1,no\nb,1,2,3,4,no\n")
+    (folder / "bad.parquet").write_text("no parquet")
+    (folder / "bad.npz").write_text("no npz")
+    (folder / "none").mkdir()
+    (folder / "mixed").mkdir()
+    pl.DataFrame({"x": [1.0], "target": ["no"]}).write_csv(folder / "mixed/a.csv")
+    pl.DataFrame({"z": [1.0], "target": ["no"]}).write_csv(folder / "mixed/b.csv")
+    np.savez(folder / "short.npz", x=np.zeros((4, 2)), y=np.zeros(3, int))
+    np.savez(folder / "noy.npz", x=np.zeros((4, 2)))
+    np.savez(folder / "client.npz", x=np.zeros((4, 2)), y=np.zeros(4, int), client=np.zeros(3, int))
+    np.savez(folder / "nan.npz", x=np.full((4, 2), np.nan), y=np.zeros(4, int))
+    np.savez(folder / "object.npz", x=np.array([{}, {}], dtype=object), y=np.zeros(2, int))
+    np.savez(folder / "half.npz", x=np.zeros((4, 2)), y=np.zeros(4, int), time=np.arange(3))
+    (folder / "twice.yaml").write_text("rounds: 1\nrounds: 2\n")
+    (folder / "list.yaml").write_text("- rounds\n")
+    (folder / "bad.safetensors").write_text("no weights")
+    return folder
+
+
+COMMANDS = {
+    "--data nosuch": "there is no data source 'nosuch'",
+    "--data right.csv": "'right.csv' is a file: write csv:right.csv",
+    "--data csv:missing.csv": "missing.csv is no file or folder",
+    "--data csv(right.csv,client=who)": "has no column 'who'",
+    "--data csv(right.csv,target=outcome)": "has no column 'outcome'",
+    "--data csv(right.csv,scale=yes)": "scale must be one of none, client, federated",
+    "--data csv(right.csv,scal=client)": "has no option 'scal'. Did you mean scale",
+    "--data csv(right.csv,leave_out=[y])": "has no column 'y'",
+    "--data csv(right.csv,leave_out=[x])": "has no columns besides client and target",
+    "--data csv(right.csv,client=target)": "is the target, so it cannot be anything else",
+    "--data csv(right.csv,samples=99)": "samples=99 is more than the 12 there are",
+    "--data csv(right.csv,predict=numbers)": "holds text such as 'no', so it is no number to predict",
+    "--data csv(right.csv,separator=;)": "has no column 'client'",
+    "--data csv(noclass.csv,predict=classes)": "has values such as 0.5, which are no classes",
+    "--data csv(ids.csv,time=x,session=target)": "is the target",
+    "--data csv(days.csv,time=day,session=fold)": "one of them decides the splits",
+    "--data csv(fold.csv,fold=fold)": "holds 'other', but must say train, val or test",
+    "--data csv(alltest.csv,fold=fold)": "has no training samples",
+    "--data csv(days.csv,time=fold)": "whose order in time is not known",
+    "--data csv:gap.csv": "has 4 empty cells; fill them",
+    "--data csv:text.csv": "holds text such as 'red'; encode it",
+    "--data csv:notarget.csv": "the column 'target' has 6 empty cells",
+    "--data csv:inf.csv": "NaN or infinite inputs",
+    "--data csv:empty.csv": "empty.csv cannot be read",
+    "--data csv:header.csv": "has no rows besides client and target",
+    "--data csv:binary.csv": "binary.csv cannot be read",
+    "--data csv:odd.csv": "odd.csv cannot be read",
+    "--data csv:none": "holds no tables; put a file per client there",
+    "--data csv:mixed": "has no column",
+    "--data parquet:bad.parquet": "bad.parquet cannot be read",
+    "--data npz:bad.npz": "bad.npz cannot be read",
+    "--data npz:short.npz": "4 inputs but 3 targets",
+    "--data npz:noy.npz": "has no array 'y'|noy.npz",
+    "--data npz:client.npz": "4 samples but 3 clients",
+    "--data npz:nan.npz --clients 2 --partition iid": "NaN or infinite inputs",
+    "--data npz:object.npz": "object.npz cannot be read",
+    "--data npz:half.npz": "4 samples but 3 of time",
+    "--data code.py:nosuch": "nosuch",
+    "--data code.py:nothing": "a NoneType is no data",
+    "--data code.py:text": "there is no data source 'no such source'",
+    "--data code.py:fails": "division by zero",
+    "--data code.py:two": "mlp takes one input, but the data have several",
+    "--data code.py:two --model code.py:One": "forward of One takes wrong, names",
+    "--data code.py:ragged --model code.py:Empty": "Empty has no parameters to train|forward of Empty takes",
+    "--data csv:right.csv --model resnet18": "resnet18",
+    "--data csv:right.csv --partition iid --clients 99": "12",
+    "--data csv:right.csv --split 0.5,0.5,0.5": "sum to 1",
+    "--data csv:right.csv --initial bad.safetensors": "cannot be read as safetensors",
+    "--data csv:right.csv --metrics nosuch": "nosuch",
+    "twice.yaml": "'rounds' is given twice",
+    "list.yaml": "must be a list of 'name: value' lines",
+}
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_wrong_command_is_answered_by_a_sentence(line, files, call, monkeypatch):
+    monkeypatch.chdir(files)
+    before = sorted(files.rglob("*"))
+    code, out, err = call("run", *line.split(" "), "--rounds", "1", "--out", "run")
+    lines = [text for text in err.splitlines() if text]
+    assert code != 0
+    assert not out
+    assert any(part in " ".join(lines) for part in COMMANDS[line].split("|")), err
+    assert sum(text.startswith("error:") for text in lines) == 1, err
+    assert "Traceback" not in err
+    left = sorted(path for path in files.rglob("*") if "__pycache__" not in path.parts)
+    assert left == [path for path in before if "__pycache__" not in path.parts]
+
+
+FRAME = pd.DataFrame(ROWS)
+X, Y = torch.randn(6, 2), torch.tensor([0, 1] * 3)
+ARGUMENTS = [
+    (lambda: load(FRAME, target="traget"), "has no column 'traget'"),
+    (lambda: load(FRAME, traget="target"), "has no argument 'traget'. Did you mean target"),
+    (lambda: load(FRAME.assign(x=[object()] * 12), client="client"), "'x'"),
+    (lambda: load(FRAME.assign(x=pd.date_range("2024", periods=12)), client="client"), "holds dates or times"),
+    (lambda: load(pd.concat([FRAME, FRAME[["x"]]], axis=1)), "several columns called 'x'"),
+    (lambda: load({"a": FRAME, "b": FRAME}), "has a column 'client', but the tables come by client"),
+    (lambda: load("digits", target="x"), "cannot be given beside the name of a source"),
+    (lambda: load((X, Y), target="x"), "has no argument 'target' for arrays"),
+    (lambda: load((X, Y), predict="classe"), "predict must be classes or numbers"),
+    (lambda: load((X, ["a", "b"] * 3), predict="numbers"), "are text, so they are no numbers"),
+    (lambda: load((X, Y), inputs="tokens"), "are whole numbers, but some of these are not"),
+    (lambda: load(Path("nowhere.csv"), target="x"), "nowhere.csv is no file or folder"),
+    (lambda: load([(X, Y), (X, Y[:3])]), "6 inputs but 3 targets"),
+    (lambda: load({"a": ({"x": X}, Y), "b": (X, Y)}), "all clients must agree"),
+    (lambda: load(({"x": X}, Y[:3])), "6 inputs but 3 targets|must be one target"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), ARGUMENTS, ids=[message[:40] for _, message in ARGUMENTS])
+def test_a_wrong_argument_is_answered_by_a_sentence(wrong, message):
+    with pytest.raises(IdiolectError) as refused:
+        wrong()
+    assert any(part in str(refused.value) for part in message.split("|")), refused.value
+    assert "\n" not in str(refused.value)
+
+
+def test_there_are_fifty():
+    assert len(COMMANDS) + len(ARGUMENTS) >= 50
