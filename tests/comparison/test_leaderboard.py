@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from idiolect.comparison.conclusion import summarize
 from idiolect.comparison.leaderboard import Comparison, rank
 from idiolect.comparison.tables import (
     footnotes,
@@ -174,3 +175,42 @@ def test_files_hold_the_same_numbers(tmp_path):
 
 def test_csv_has_one_line_per_method():
     assert len(table_csv(comparison(THREE)).splitlines()) == 1 + len(THREE)
+
+
+# -- what stands ------------------------------------------------------------------------------------------------
+
+
+def of_seeds(**scores):
+    return {method: {seed: summary(score) for seed, score in enumerate(values)} for method, values in scores.items()}
+
+
+FAR = {
+    "fedavg": (0.70, 0.71, 0.72),
+    "ditto": (0.80, 0.812, 0.821),
+    "apfl": (0.60, 0.612, 0.621),
+    "fedper": (0.6, 0.9, 0.71),
+}
+
+
+def test_bold_is_what_differs_from_the_baseline_by_more_than_chance():
+    scores, costs, *_ = leaderboard_tables(comparison(of_seeds(**FAR)))
+    assert [[scores.rows[row][0].value, column] for row, column in scores.bold] == [["ditto", 1]]
+    assert {costs.rows[row][0].value for row, _ in costs.bold} == {"ditto", "apfl"}
+    one_seed = leaderboard_tables(comparison(of_seeds(fedavg=(0.1,), ditto=(0.9,))))
+    assert not any(table.bold for table in one_seed)
+    assert not any("Bold" in table.note for table in one_seed)
+
+
+def test_a_report_says_what_came_out_and_how_sure_it_is():
+    sure = summarize(comparison(of_seeds(**FAR)))
+    assert sure.startswith(
+        "Over 3 seeds, ditto has the best score, a test accuracy of 81.10 % (95 % interval 78.48 to 83.72)"
+    )
+    assert "+10.10 points beside fedavg" in sure
+    assert "is more than chance explains (Holm-corrected p <.001)" in sure
+    assert "may be chance (Holm-corrected p = " in summarize(comparison(of_seeds(fedavg=(0.7, 0.8), ditto=(0.9, 0.8))))
+    assert "One seed says nothing of chance" in summarize(comparison(of_seeds(fedavg=(0.7,), ditto=(0.9,))))
+    assert summarize(comparison(of_seeds(fedavg=(0.9, 0.9), ditto=(0.7, 0.8)))).startswith(
+        "No method has a better score"
+    )
+    assert summarize(comparison(of_seeds(fedavg=(math.nan,)))) == "The test accuracy of fedavg is undefined."

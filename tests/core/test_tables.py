@@ -1,4 +1,4 @@
-"""One table model: the best of every column, three formats, and a short form for terminals."""
+"""One table model: what is bold, three formats, and a short form for terminals."""
 
 import csv
 import io
@@ -15,6 +15,7 @@ TABLE = Table(
         (Cell("a(b=1)", "a(b=1)"), Cell("91.23 ± 0.10", 0.91234), Cell("–", math.nan)),
         (Cell("b", "b"), Cell("90.00 ± 0.20", 0.9), Cell("1.5", 1.5)),
     ),
+    frozenset({(0, 1)}),
 )
 
 
@@ -26,7 +27,7 @@ def test_csv_holds_unrounded_numbers():
     ]
 
 
-def test_markdown_marks_the_best():
+def test_markdown_marks_what_is_bold():
     assert TABLE.markdown().splitlines() == [
         "| method | score_1 (%) | s |",
         "| --- | ---: | ---: |",
@@ -69,6 +70,7 @@ def test_a_table_without_short_forms_stays_as_it_is():
     assert TABLE.shorten() == TABLE
 
 
-def test_a_column_of_equal_values_has_no_best():
-    rows = tuple((Cell(name, name), Cell("1", 1.0)) for name in "ab")
-    assert Table("t", "T", "", (Column("method"), Column("s", "low")), rows).best_cells() == set()
+def test_what_is_bold_stays_with_its_column():
+    assert TABLE.pick([0, 1]).bold == {(0, 1)}
+    assert TABLE.pick([1, 2]).bold == {(0, 0)}
+    assert TABLE.pick([0, 2]).bold == set()

@@ -160,8 +160,12 @@ class Browser:
         self.send(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
+        self.visit(path.resolve().as_uri())
+
+    def visit(self, url: str) -> None:
+        """Go to an address, and wait until the page is there."""
         self.loaded = False
-        self.send("Page.navigate", url=path.resolve().as_uri())
+        self.send("Page.navigate", url=url)
         while not self.loaded:
             self.receive()
 

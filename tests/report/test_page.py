@@ -10,10 +10,12 @@ import pytest
 import torch
 
 import idiolect
+from idiolect.comparison.conclusion import summarize
 from idiolect.comparison.tables import leaderboard_tables
 from idiolect.core.errors import RunFolderError
 from idiolect.report import write_report
 from idiolect.report.page import MARK, render
+from idiolect.report.scores import mean_curve
 
 SETTINGS = {"clients": 4, "rounds": 2, "model": "linear", "engine": "loop"}
 
@@ -32,7 +34,7 @@ def single(tmp_path_factory):
 def test_it_states_the_protocol_and_every_method(page, study):
     text = page.read_text()
     assert "dirichlet(alpha=0.3)" in text
-    assert all(f'data-value="{method}"' in text for method in study.methods)
+    assert all(f'<th scope="row" data-value="{method}"' in text for method in study.methods)
     for hash in study.comparison.protocol["partition"]["hashes"].values():
         assert hash in text
 
@@ -82,7 +84,26 @@ def test_whatever_it_shows_is_escaped(study, tmp_path):
 def test_the_leaderboard_is_the_one_of_the_terminal(page, study):
     text = re.sub(r"<wbr>|</?\w[^>]*>", "", page.read_text())
     for table in leaderboard_tables(study.comparison):
-        assert all(cell.text in text for row in table.rows for cell in row)
+        assert all(cell.text in text for row in table.rows for cell in row[:2])
+
+
+def test_it_begins_with_what_came_out_and_how_sure_it_is(page, study):
+    text = page.read_text()
+    places = [text.index(part) for part in (f"</strong> {idiolect.__version__}", 'class="verdict"', 'id="differences"')]
+    places += [text.index(part) for part in ('id="table-leaderboard"', "<details", 'class="protocol"', 'id="curves"')]
+    assert places == sorted(places)
+    assert summarize(study.comparison).startswith("Over 2 seeds, fedavg has")
+
+
+def test_a_method_that_failed_is_named_with_its_reason(folder, tmp_path):
+    values = json.loads((folder / "comparison.json").read_text())
+    values["failed"] = {"fedprox(mu=9)": "nothing that clients sent can be used <b>"}
+    (folder / "comparison.json").write_text(json.dumps(values))
+    write_report([folder], tmp_path / "r.html")
+    assert (
+        "failed fedprox(<wbr>mu=9): nothing that clients sent can be used &lt;b&gt;"
+        in (tmp_path / "r.html").read_text()
+    )
 
 
 # -- the command ------------------------------------------------------------------------------------------------
@@ -96,6 +117,10 @@ def test_a_single_run_has_a_report_without_tests(call, single, tmp_path):
     assert "1 method, 4 clients" in text
     assert "table-against" not in text
     assert "Cost per run" in text
+    assert "One seed says nothing of chance." in text
+    assert "best (by test, optimistic)" in text
+    assert "a constant per client" in text
+    assert 'id="course"' in text
 
 
 def test_scores_that_are_better_when_lower(call, tmp_path):
@@ -107,8 +132,7 @@ def test_scores_that_are_better_when_lower(call, tmp_path):
     assert "they were given in Python" in " ".join(out.split())
     text = (tmp_path / "r.html").read_text()
     assert "(lower is better)" in text
-    best = min(each.selected.mean for each in board.rows)
-    assert f'<td class="best" data-value="{best}"' in text
+    assert f"{min(board.rows, key=lambda row: row.selected.mean).method} " in re.sub(r"<[^>]*>", "", text)
 
 
 def test_a_report_is_replaced_and_nothing_else(call, single, tmp_path):
@@ -171,7 +195,7 @@ def test_tables_are_sorted_by_a_click(page, chromium):
     chromium.open(page)
     values = "[...document.querySelectorAll('#table-leaderboard tbody tr')].map(r => Number(r.cells[%d].dataset.value))"
     click = "document.querySelectorAll('#table-leaderboard th button')[%d].click()"
-    for column, first in ((1, "descending"), (7, "ascending")):
+    for column, first in ((1, "descending"), (6, "ascending")):
         for direction in (first, "ascending" if first == "descending" else "descending"):
             chromium.evaluate(click % column)
             shown = chromium.evaluate(values % column)
@@ -202,7 +226,85 @@ def test_figures_are_drawn(page, chromium):
         " s.getBoundingClientRect().height, s.querySelectorAll('path, use').length])"
     )
     assert len(sizes) > 15
-    assert all(width > 300 and height > 80 and marks > 5 for width, height, marks in sizes)
+    assert all(width > 300 and height > 80 and marks > 4 for width, height, marks in sizes)
+
+
+LINES = "[...document.querySelectorAll('#curve-rounds g[data-line]')].filter(g => !g.hasAttribute('data-hidden'))"
+
+
+def test_a_click_on_a_name_hides_its_line_in_every_chart(page, chromium, study):
+    chromium.open(page)
+    names = f"{LINES}.map(g => g.dataset.line)"
+    press = "document.querySelector('.legend button').click()"
+    assert chromium.evaluate(names) == study.methods
+    chromium.evaluate(press)
+    assert chromium.evaluate(names) == study.methods[1:]
+    hidden = "[...document.querySelectorAll('.chart [data-hidden]')].map(g => getComputedStyle(g).display)"
+    assert chromium.evaluate(hidden) == ["none"] * 3
+    assert chromium.evaluate("document.querySelector('.legend button').getAttribute('aria-pressed')") == "false"
+    chromium.evaluate(press)
+    assert chromium.evaluate(names) == study.methods
+
+
+def test_a_chart_says_its_values_to_the_pointer_and_to_the_arrow_keys(page, chromium, study):
+    chromium.open(page)
+    chromium.evaluate(
+        "document.querySelector('#curve-rounds svg').scrollIntoView({behavior: 'instant', block: 'center'})"
+    )
+    x, y = chromium.evaluate(
+        "(() => { const box = document.querySelector('#curve-rounds circle').getBoundingClientRect();"
+        " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+    )
+    chromium.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    said = "document.getElementById('tip').hidden ? '' : document.getElementById('tip').innerText"
+    text = chromium.evaluate(said)
+    assert text.startswith("round 1")
+    for method in study.methods:
+        assert f"{method}: {mean_curve(study, method, 'rounds').mean[0]:.2f}" in text
+    chromium.evaluate("document.querySelector('#curve-rounds svg').focus()")
+    for key in ("ArrowRight", "ArrowRight"):
+        chromium.send("Input.dispatchKeyEvent", type="keyDown", key=key)
+    assert chromium.evaluate(said).startswith("round 2")
+    chromium.send("Input.dispatchKeyEvent", type="keyDown", key="Escape")
+    assert chromium.evaluate(said) == ""
+
+
+def test_everything_that_acts_can_be_reached_by_the_keyboard_and_has_a_name(page, chromium):
+    chromium.open(page)
+    wrong = chromium.evaluate(
+        "[...document.querySelectorAll('table')].filter(t => !t.caption.textContent || !t.tHead"
+        " || [...t.tBodies[0].rows].some(r => r.cells[0].scope !== 'row')).length"
+        " + [...document.querySelectorAll('svg[role=img]')].filter(s => !s.getAttribute('aria-label')).length"
+        " + [...document.querySelectorAll('button, .scroll, .chart svg')].filter(e => e.tabIndex < 0).length"
+    )
+    assert wrong == 0
+
+
+CONTRAST = """(() => {
+  const light = (text) => text.match(/[\\d.]+/g).slice(0, 3).map(Number)
+    .map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
+  const paper = light(getComputedStyle(document.body).backgroundColor);
+  const of = (element) => { const ink = light(getComputedStyle(element).color);
+    return (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05); };
+  const texts = [...document.querySelectorAll('p, td, th, a, summary, li, h1, h2, h3, figcaption, .legend button')];
+  return [Math.min(...texts.map(of)), Math.min(...[...document.querySelectorAll('.line')].map(of))];
+})()"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_and_lines_have_enough_contrast(page, chromium, dark):
+    chromium.open(page, dark=dark)
+    text, lines = chromium.evaluate(CONTRAST)
+    assert text >= 4.5
+    assert lines >= 3
+
+
+def test_heat_maps_that_are_white_somewhere_are_turned_around_in_the_dark(page, chromium):
+    filters = "[...document.querySelectorAll('#wins [id*=\"-light\"]')].map(e => getComputedStyle(e).filter)"
+    for dark, wanted in ((False, "none"), (True, "invert(1) hue-rotate(180deg)")):
+        chromium.open(page, dark=dark)
+        assert wanted in chromium.evaluate(filters)
 
 
 def test_it_follows_the_colours_of_the_reader(page, chromium):
@@ -218,8 +320,11 @@ def test_it_follows_the_colours_of_the_reader(page, chromium):
 def test_on_a_phone_nothing_is_wider_than_the_screen(page, chromium):
     chromium.open(page, width=390, height=844)
     assert chromium.evaluate("document.documentElement.scrollWidth") == 390
+    wide = "[...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > s.clientWidth)"
+    assert chromium.evaluate(f"{wide}.length") > 0
+    assert chromium.evaluate(f"{wide}.every(s => getComputedStyle(s).backgroundImage.includes('gradient'))")
     assert chromium.evaluate(
-        "[...document.querySelectorAll('figure svg')].every(s => s.getBoundingClientRect().right <= 391)"
+        "[...document.querySelectorAll('.chart svg, .drawing')].every(s => s.getBoundingClientRect().right <= 391)"
     )
 
 
@@ -231,5 +336,6 @@ def test_on_paper_it_is_dark_on_white_and_whole(page, chromium):
 
 def test_on_paper_no_table_is_wider_than_the_sheet(page, chromium):
     chromium.open(page, width=688, media="print")  # A4 within its margins
-    chromium.evaluate("document.querySelector('details').open = true")
+    chromium.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert chromium.evaluate("[...document.querySelectorAll('details')].every(each => each.open)")
     assert chromium.evaluate("document.documentElement.scrollWidth") <= 688

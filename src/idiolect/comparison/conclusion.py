@@ -5,12 +5,61 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..core.tables import formatter, unit
-from .leaderboard import Comparison
-from .statistics import Paired, compare_pairs, holm, interval
+from ..core.tables import Formatter, formatter, probability, unit
+from .leaderboard import Comparison, LeaderboardRow
+from .statistics import SIGNIFICANT, Paired, compare_pairs, holm, interval
 
 REFERENCES = ("fedavg", "local")
-SIGNIFICANT = 0.05
+
+
+def summarize(comparison: Comparison) -> str:
+    """What came out, in a sentence or two, of any comparison and of the runs of one method, and how sure it is: beside
+    FedAvg and local training if both took part, else beside the baseline."""
+    protocol, rows = comparison.protocol, comparison.rows
+    metric, baseline, seeds = protocol["metric"], protocol["baseline"], len(protocol["seeds"])
+    show, best = formatter(metric), rows[0]
+    if math.isnan(best.selected.mean):
+        return f"The test {metric} of {'every method' if len(rows) > 1 else best.method} is undefined."
+    reached = f"a test {metric} of {_with_interval(best, show, unit(metric))}"
+    if len(rows) == 1:
+        spread = f"its clients have {show(best.worst)} at worst and {show(best.mean)} on average"
+        doubt = "" if seeds > 1 else " One seed says nothing of chance."
+        return f"{best.method} reaches {reached}; {spread}.{doubt}"
+    others = [row.method for row in rows if row.method not in REFERENCES]
+    if seeds > 1 and others and len(rows) == len(others) + len(REFERENCES):
+        sentence = conclude(comparison)
+        if not sentence.startswith("Nothing"):
+            return sentence
+    if best.versus is None:
+        return f"No method has a better score than {baseline}, which reaches {reached}. {_doubt(rows, seeds)}".strip()
+    points = " points" * bool(unit(metric))
+    ahead = f"{best.method} has the best score, {reached}: {show(best.versus.difference, sign=True)}{points}"
+    if seeds == 1:
+        return f"{ahead} beside {baseline}. {_doubt(rows, seeds)}"
+    low, high = (show(value, sign=True) for value in (best.versus.low, best.versus.high))
+    finding = "is more than chance explains" if best.p_holm < SIGNIFICANT else "may be chance"
+    return (
+        f"Over {seeds} seeds, {ahead} beside {baseline} (95 % interval {low} to {high}), which {finding}"
+        f" (Holm-corrected p {_compare(best.p_holm)})."
+    )
+
+
+def _with_interval(row: LeaderboardRow, show: Formatter, unit: str) -> str:
+    mean, half = row.selected
+    interval = "" if math.isnan(half) else f" (95 % interval {show(mean - half)} to {show(mean + half)})"
+    return f"{show(mean)} {unit}".rstrip() + interval
+
+
+def _doubt(rows: Sequence[LeaderboardRow], seeds: int) -> str:
+    """How sure it is that none is better."""
+    if seeds == 1:
+        return "One seed says nothing of chance: compare over several."
+    worse = sum(row.p_holm < SIGNIFICANT for row in rows)
+    return f"{worse} of {len(rows) - 1} other methods differ from it by more than chance (Holm-corrected p < 0.05)."
+
+
+def _compare(p: float) -> str:
+    return "is undefined" if math.isnan(p) else text if (text := probability(p)).startswith("<") else f"= {text}"
 
 
 def conclude(comparison: Comparison) -> str:

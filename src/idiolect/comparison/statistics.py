@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 CONFIDENCE = 0.95
+SIGNIFICANT = 0.05
+"""Below this p-value, corrected for the number of tests, a difference stands."""
 
 
 class Interval(NamedTuple):

@@ -27,9 +27,10 @@ from ..core.tables import (
     score_cell,
     unit,
 )
+from ..runs.tables import describe_left_out, describe_refusals
 from .constants import constant_rows
 from .leaderboard import Comparison, LeaderboardRow, plain
-from .statistics import Interval
+from .statistics import SIGNIFICANT, Interval
 
 Columns = dict[Column, Callable[[LeaderboardRow], Cell]]
 """The columns of a table, and what each shows of a method."""
@@ -67,10 +68,24 @@ def scores_table(comparison: Comparison) -> Table:
         head("std of clients", short="std"): lambda s: score_cell(s.std, metric),
     }
     means = "Means over seeds, ± half of the 95 % interval. " if len(comparison.protocol["seeds"]) > 1 else ""
-    title = label(comparison.protocol["metric"]) + lower
-    table = _table("leaderboard", title, f"{means}The best by test is optimistic.", columns, comparison.rows)
-    constants = constant_rows(comparison)
-    return replace(table, rows=table.rows + constants, beside=len(constants))
+    title, note = label(comparison.protocol["metric"]) + lower, f"{means}The best by test is optimistic."
+    table = _table("leaderboard", title, f"{note}{_explain_bold(comparison, 'better than')}", columns, comparison.rows)
+    better = [
+        n for n, s in enumerate(comparison.rows) if stands(s) and s.versus and (s.versus.difference < 0) == bool(lower)
+    ]
+    return replace(table, rows=table.rows + constant_rows(comparison), bold=frozenset((n, 1) for n in better))
+
+
+def stands(row: LeaderboardRow) -> bool:
+    """Whether the difference to the baseline is more than chance, by the corrected paired test."""
+    return row.p_holm < SIGNIFICANT
+
+
+def _explain_bold(comparison: Comparison, words: str) -> str:
+    """What bold numbers are, where there could be some."""
+    if all(math.isnan(row.p_holm) for row in comparison.rows):
+        return ""
+    return f" Bold: {words} {comparison.protocol['baseline']} by more than chance (Holm-corrected p < {SIGNIFICANT:g})."
 
 
 def others_table(comparison: Comparison) -> Table:
@@ -116,8 +131,9 @@ def costs_table(comparison: Comparison) -> Table:
     if len(comparison.protocol["seeds"]) == 1:
         tests = "; one seed gives neither intervals nor tests."
     note = f"The difference is the selected score minus that of {baseline}{tests}"
-    title = f"difference to {baseline}, and cost per run"
-    return _table("costs", title, note, name | differences | costs, comparison.rows)
+    title, bold = f"difference to {baseline}, and cost per run", _explain_bold(comparison, "differs from")
+    table = _table("costs", title, f"{note}{bold}", name | differences | costs, comparison.rows)
+    return replace(table, bold=frozenset((n, 1) for n, row in enumerate(comparison.rows) if stands(row)))
 
 
 def shared_table(comparison: Comparison) -> Table:
@@ -213,7 +229,9 @@ def _traffic(row: LeaderboardRow) -> str:
 
 def _gradients(row: LeaderboardRow) -> Cell:
     gradients = row.relative_gradients
-    text = "–" if math.isnan(gradients) else f"{gradients:.2f}×"
+    if math.isnan(gradients):
+        return number(row.gradients)
+    text = f"{gradients:.2f}×"
     return Cell(text, gradients, text.removesuffix("×") + "*" * row.needs_more_gradients)
 
 
@@ -274,7 +292,8 @@ def name_selection(words: str) -> str:
 def footnotes(comparison: Comparison) -> list[str]:
     """What the marks in the tables mean, and what was left out."""
     budget = f"{comparison.protocol['fedavg_gradients']:,}"
-    lines = [f"gradients: of the model on a batch, in local training, as a multiple of FedAvg's {budget}."]
+    multiple = f", as a multiple of FedAvg's {budget}" if comparison.protocol["fedavg_gradients"] else ""
+    lines = [f"gradients: of the model on a batch, in local training{multiple}."]
     if any(row.needs_more_gradients for row in comparison.rows):
         lines.append("* takes more gradients than FedAvg, so its budget is larger.")
     if any(row.point == "adapted" for row in comparison.rows):
@@ -308,31 +327,6 @@ def _left_out_lines(comparison: Comparison) -> list[str]:
             who = "all methods" if len(groups) == 1 and len(methods) > 1 else ", ".join(methods)
             lines.append(f"{who}: {words}{seeds}.")
     return lines
-
-
-def describe_left_out(undefined: int, missing: int, clients: int, metric: str) -> str:
-    """How many clients' scores at the selected round are left out, and why; empty if none are.
-
-    >>> describe_left_out(1, 0, 6, "auc"), describe_left_out(0, 2, 6, "auc"), describe_left_out(0, 0, 6, "auc")
-    ('the auc of 1 of 6 clients is undefined and left out', '2 of 6 clients were not scored and are left out', '')
-    """
-    parts = []
-    if undefined:
-        parts.append(f"the {metric} of {undefined} of {clients} clients is undefined and left out")
-    if missing:
-        parts.append(f"{missing} of {clients} clients were not scored and are left out")
-    return "; ".join(parts)
-
-
-def describe_refusals(refusals: Mapping[str, int]) -> str:
-    """How many uploads were left out, and why.
-
-    >>> describe_refusals({"not finite": 3, "not declared by the method": 1})
-    '4 uploads were left out: 3 not finite, 1 not declared by the method'
-    """
-    total = sum(refusals.values())
-    reasons = ", ".join(f"{count} {kind}" for kind, count in refusals.items())
-    return f"{total} upload{'s were' if total != 1 else ' was'} left out: {reasons}"
 
 
 def markdown(comparison: Comparison) -> str:

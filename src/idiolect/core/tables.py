@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -26,7 +27,7 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column's head, and which of its values is the best; `short` is its head where room is short.
+    """A column's head, and which of its values are best; `short` is its head where room is short.
 
     A column whose short head is empty is left out there. Where a table says the unit of many columns at once, `unit`
     says it in the heads of a CSV file. `has_interval`: its cells have half of an interval, a column of its own there.
@@ -46,7 +47,7 @@ class Table:
     Attributes:
         name: the name of its file, and its anchor on a page.
         note: how to read it.
-        beside: how many of the last rows are there to compare with, and are never the best of a column.
+        bold: the cells, by row and column, that are written bold: differences that stand.
     """
 
     name: str
@@ -54,26 +55,20 @@ class Table:
     note: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    beside: int = 0
+    bold: frozenset[tuple[int, int]] = frozenset()
 
-    def best_cells(self) -> set[tuple[int, int]]:
-        """The cells, by row and column, that are the best of their column."""
-        cells = set()
-        for place, column in enumerate(self.columns):
-            values = {row: line[place].value for row, line in enumerate(self.rows[: len(self.rows) - self.beside])}
-            numbers = {row: value for row, value in values.items() if isinstance(value, float) and math.isfinite(value)}
-            if column.best and len(set(numbers.values())) > 1:
-                best = (max if column.best == "high" else min)(numbers.values())
-                cells |= {(row, place) for row, value in numbers.items() if value == best}
-        return cells
+    def pick(self, places: Sequence[int]) -> Table:
+        """The table with some of its columns, by their places."""
+        bold = frozenset((row, places.index(place)) for row, place in self.bold if place in places)
+        rows = tuple(tuple(_pick(row, places)) for row in self.rows)
+        return replace(self, columns=tuple(_pick(self.columns, places)), rows=rows, bold=bold)
 
     def shorten(self) -> Table:
         """The table for a terminal: short heads and texts, without the columns that have no short head."""
-        places = [place for place, column in enumerate(self.columns) if column.short != ""]
-        columns = tuple(Column(c.head if c.short is None else c.short, c.best) for c in _pick(self.columns, places))
-        rows = (_pick(row, places) for row in self.rows)
-        cells = tuple(tuple(Cell(c.text if c.short is None else c.short, c.value) for c in row) for row in rows)
-        return replace(self, columns=columns, rows=cells)
+        short = self.pick([place for place, column in enumerate(self.columns) if column.short != ""])
+        columns = tuple(Column(c.head if c.short is None else c.short, c.best) for c in short.columns)
+        cells = tuple(tuple(Cell(c.text if c.short is None else c.short, c.value) for c in row) for row in short.rows)
+        return replace(short, columns=columns, rows=cells)
 
     def csv(self) -> str:
         """The numbers in the units of the table, unrounded, and their intervals; what is not a number is left empty."""
@@ -89,14 +84,21 @@ class Table:
         return text.getvalue()
 
     def markdown(self) -> str:
-        """What is shown, the best of a column in bold."""
+        """What is shown."""
         ruler = ["---", *("---:" for _ in self.columns[1:])]
         heads = [escape_markdown(column.head) for column in self.columns]
         lines = [heads, ruler, *self._lines("**{}**".format, escape_markdown)]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
+    def html(self) -> str:
+        """What is shown, the best of a column in bold, for a notebook."""
+        lines = [f"<tr>{''.join(f'<td>{text}</td>' for text in line)}</tr>" for line in self._lines(_BOLD, escape_html)]
+        heads = "".join(f"<th>{escape_html(column.head)}</th>" for column in self.columns)
+        caption = f"<caption>{escape_html(self.title)}</caption>" if self.title else ""
+        return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
     def latex(self) -> str:
-        """A tabular for the package booktabs, the best of a column in bold."""
+        """A tabular for the package booktabs."""
         head = " & ".join(_escape_latex(column.head) for column in self.columns)
         lines = self._lines("\\textbf{{{}}}".format, _escape_latex)
         body = "".join(f"{' & '.join(line)} \\\\\n" for line in lines)
@@ -106,17 +108,22 @@ class Table:
         )
 
     def _lines(self, embolden: Callable[[str], str], escape: Callable[[str], str]) -> list[list[str]]:
-        """The texts of all cells, row by row, the best of a column made bold."""
-        best = self.best_cells()
+        """The texts of all cells, row by row, bold where they are to be."""
         texts = [[escape(cell.text) for cell in row] for row in self.rows]
         return [
-            [embolden(text) if (row, at) in best else text for at, text in enumerate(line)]
+            [embolden(text) if (row, at) in self.bold else text for at, text in enumerate(line)]
             for row, line in enumerate(texts)
         ]
 
 
 def _pick(line: Sequence[T], places: Sequence[int]) -> list[T]:
     return [line[place] for place in places]
+
+
+def text_table(name: str, title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table of texts, in which nothing is the best."""
+    cells = tuple(tuple(Cell(text, text) for text in row) for row in rows)
+    return Table(name, title, "", tuple(map(Column, heads)), cells)
 
 
 def csv_cell(value: Any) -> Any:
@@ -139,6 +146,24 @@ def escape_markdown(text: str) -> str:
     'a\\|b \\<i> [x]\\(y)'
     """
     return re.sub(r"([\\|`]|<(?=[\w/!?])|(?<=\])\()", r"\\\1", visible(text))
+
+
+_BOLD = "<b>{}</b>".format
+
+
+def escape_html(text: str) -> str:
+    """Plain text for a page.
+
+    >>> escape_html("<b> & c")
+    '&lt;b&gt; &amp; c'
+    """
+    return html.escape(visible(text))
+
+
+def write_html(tables: Iterable[Table], lines: Iterable[str]) -> str:
+    """Sentences and tables for a notebook: the first sentence above the tables, the others below."""
+    first, *others = [f"<p>{escape_html(line)}</p>" for line in lines]
+    return "".join([first, *(table.html() for table in tables), *others])
 
 
 _LATEX = {

@@ -54,6 +54,19 @@ class Run(NamedTuple):
     drawn: list[tuple[Tensor, ...]]
     noise: Tree
 
+    def until(self, steps: int) -> Run:
+        """The first steps alone."""
+        return self._cut(self.first, slice(0, steps))
+
+    def after(self, steps: int) -> Run:
+        """What is left after some steps."""
+        return self._cut(self.first + steps, slice(steps, None))
+
+    def _cut(self, first: int, part: slice) -> Run:
+        drawn = [tuple(leaf[part] for leaf in leaves) for leaves in self.drawn]
+        noise = tree.map(lambda leaf: leaf[part], self.noise)
+        return Run(self.rows, first, len(range(self.steps)[part]), drawn, noise)
+
 
 class Feeder:
     """The batches of a phase for a stack of clients, short ones padded with samples of weight zero."""

@@ -75,7 +75,8 @@ def batches(plan: Plan, ctx: ClientContext, number: int) -> Iterator[tuple[Clien
         cut = slice(at * size, min((at + 1) * size, samples))
         drawn = [Batch(*cutter(cut), ones[: cut.stop - cut.start]) for cutter in cutters]
         shapes = {name: [len(drawn[0].x) if n == -1 else n for n in shape] for name, shape in phase.noise}
-        noise = {name: torch.from_numpy(random.standard_normal(dims, "float32")) for name, dims in shapes.items()}
+        drawn_noise = {name: random.standard_normal(dims, "float32") for name, dims in shapes.items()}
+        noise = {name: torch.from_numpy(values).to(plan.device) for name, values in drawn_noise.items()}
         step_ctx = replace(ctx, step=at if phase.steps is None else step, noise=noise)
         yield step_ctx, drawn[0] if isinstance(phase.stream, str) else tuple(drawn)
 

@@ -220,10 +220,13 @@ class Plan:
         """How many training samples a client has, and how many of each class."""
         if index not in self._facts:
             part = self.part(index, "train")
-            y = part.client.y[part.positions].to(self.device)
+            y = part.client.y[part.positions]  # counted where the data are, which costs no wait for a device
             classes = self.data.classes
             counts = torch.bincount(y.reshape(-1), minlength=classes) if classes else torch.zeros(0)
-            self._facts[index] = (torch.tensor(float(len(y)), device=self.device), counts.to(torch.float32))
+            self._facts[index] = (
+                torch.tensor(float(len(y)), device=self.device),
+                counts.to(self.device, torch.float32),
+            )
         return self._facts[index]
 
     @cached_property

@@ -205,7 +205,17 @@ def make_comparison(
             for run in by_seed.values()
         ),
         merge_by_method(specs, "skipped"),
+        {name: reason for folder in folders for name, reason in read_failed(folder).items() if name not in runs},
     )
+
+
+def read_failed(folder: str | Path) -> dict[str, str]:
+    """The methods of a comparison that learned nothing, and why."""
+    try:
+        failed = json.loads((Path(folder) / "comparison.json").read_text(encoding="utf-8"))["failed"]
+        return {str(name): str(reason) for name, reason in failed.items()}
+    except (OSError, *MALFORMED):
+        return {}
 
 
 def _read_protocol(folder: str | Path) -> dict[str, Any]:

@@ -3,6 +3,8 @@ templates/."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -16,16 +18,18 @@ import yaml
 from markupsafe import Markup, escape
 
 from .. import __version__
+from ..comparison.conclusion import summarize
 from ..comparison.folder import SPEC
 from ..comparison.tables import footnotes, leaderboard_tables, protocol_lines
 from ..core.errors import RunFolderError
 from ..core.files import write_text
 from ..core.names import visible
+from .curves import curve_charts, run_chart
 from .figures.all import make_pictures
 from .figures.picture import Picture, style
 from .folders import read_study
 from .study import Study
-from .tables import clients_table, runs_table, targets_table, wins_table
+from .tables import align_table, clients_table, fold_columns, rounds_table, runs_table, targets_table, wins_table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -87,35 +91,53 @@ def render(study: Study, folders: Sequence[str | Path], target: float, watch: Ca
         watch(picture.title)
         return Markup(picture.inline())
 
+    single = len(study.methods) == 1
+    curves = curve_charts(study, target)
     pictures = make_pictures(study, target)
-    wins = wins_table(study) if len(study.methods) > 1 else None
-    clients = clients_table(study)
+    pictures["Curves"] = []  # drawn as charts
     protocol = study.comparison.protocol
-    return _environment().get_template("page.html").render(
-        mark=Markup(MARK),
-        css=_source("page.css"),
-        js=_source("page.js"),
+    tables = list(leaderboard_tables(study.comparison))
+    sections = [name for name in pictures if pictures[name] or name != "Why"]
+    return make_page(
+        "page.html",
         title=f"{protocol['data']}, {protocol['partition']['name']}",
+        mark=Markup(MARK),
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
         lead=lead(study),
+        verdict=summarize(study.comparison),
+        sections=[*sections, "Run it again"],
+        single=single,
+        course=run_chart(study) if single else None,
+        rounds=rounds_table(study) if single and len(study.seeds) == 1 else None,
+        first=[pictures["Leaderboard"].pop(0)] if pictures["Leaderboard"] else [],
         notes=study.notes,
         protocol=protocol_lines(study.comparison),
-        leaderboard=leaderboard_tables(study.comparison),
+        leaderboard=tables[1:] if single and len(study.seeds) == 1 else tables,
         footnotes=footnotes(study.comparison),
+        curves=curves,
         targets=targets_table(study),
-        wins=wins,
-        clients=clients,
+        wins=None if single else wins_table(study),
+        clients=clients_table(study),
         most_clients=MOST_CLIENTS,
         runs=runs_table(study),
-        baseline=study.baseline,
+        baseline="" if single else study.baseline,
         pictures=pictures,
         draw=draw,
         again=again(study, folders),
-        footer=f"Made by idiolect {__version__} on {datetime.now(UTC):%Y-%m-%d}.",
     )  # fmt: skip
 
 
+def make_page(template: str, connect: str = "", **values: Any) -> str:
+    """A page from its template; scripts run only if they are the page's own, and nothing is loaded from elsewhere."""
+    js = _source("page.js")
+    hashed = base64.b64encode(hashlib.sha256(js.encode()).digest()).decode()
+    policy = f"default-src 'none'; {connect}script-src 'sha256-{hashed}'; style-src 'unsafe-inline'; img-src data:"
+    page = environment().get_template(template)
+    return page.render(version=__version__, css=_source("page.css"), js=js, policy=Markup(policy), **values)
+
+
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
     """The templates; whatever they are given is escaped, and a name that they are not given is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -128,7 +150,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         finalize=lambda value: visible(value, lines=True) if type(value) is str else value,
     )
-    environment.filters["breakable"] = breakable
+    environment.filters |= {"breakable": breakable, "aligned": align_table, "folded": fold_columns}
     return environment
 
 
@@ -141,9 +163,9 @@ def breakable(text: str) -> Markup:
     """Text that may be broken inside the expression of a method: after a bracket or a comma.
 
     >>> breakable("fedlag(ditto, k=1) & more (points)")
-    Markup('fedlag(<wbr>ditto,<wbr> k=1) &amp; more (points)')
+    Markup('fedlag(<wbr>ditto, k=1) &amp; more (points)')
     """
-    return Markup(re.sub(r"(?<=\w\()|(?<=,)", "<wbr>", str(escape(visible(text)))))
+    return Markup(re.sub(r"(?<=\w\()|(?<=,)(?=\S)", "<wbr>", str(escape(visible(text)))))
 
 
 def lead(study: Study) -> str:

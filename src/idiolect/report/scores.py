@@ -15,6 +15,24 @@ AXES = {"rounds": "round", "bytes": "MB up and down", "seconds": "seconds"}
 """What scores are drawn over, and the label of that axis."""
 
 
+class MeanCurve(NamedTuple):
+    """A method's scores, as they are shown, over one of the axes: the mean over seeds, and between which they lie."""
+
+    at: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+
+
+def mean_curve(study: Study, method: str, axis: str) -> MeanCurve:
+    """A method's test score over rounds, bytes or seconds."""
+    runs = list(study.runs[method].values())
+    length = min(len(run.curve.rounds) for run in runs)
+    values = study.scale * np.array([run.curve.values[:length] for run in runs], float)
+    at = np.mean([axis_positions(run, axis)[:length] for run in runs], axis=0)
+    return MeanCurve(*(part.tolist() for part in (at, values.mean(0), values.min(0), values.max(0))))
+
+
 class TargetCost(NamedTuple):
     """When a method reaches a target, on average over seeds; NaN if not under every seed."""
 

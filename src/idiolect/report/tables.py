@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 from ..analysis import effective_classes, target_score, win_tie_loss
-from ..comparison.tables import leaderboard_tables
+from ..comparison.constants import TITLES
+from ..comparison.tables import leaderboard_tables, name_selection
 from ..core.tables import Cell, Column, Table, formatter, label, number, score_cell, unit
 from .scores import best_score, common_target, cost_to_reach, paired_scores
 from .study import Study
 
 SHARES = (0.8, 0.9)
+_NUMBERS = re.compile(r"[-+−]?[\d,]+(?:\.\d+)?(?:e[-+]\d+)?( ± [\d,.]+(?:e[-+]?\d+)?)?")
 
 
 def study_tables(study: Study) -> list[Table]:
@@ -18,6 +23,104 @@ def study_tables(study: Study) -> list[Table]:
     wins = [wins_table(study)] if len(study.methods) > 1 else []
     leaderboard = leaderboard_tables(study.comparison)
     return [*leaderboard, *wins, targets_table(study), clients_table(study), runs_table(study)]
+
+
+# -- for a page -----------------------------------------------------------------------------------------
+
+
+def align_table(table: Table) -> Table:
+    """A table in which every column has one number of digits."""
+    return replace(table, rows=tuple(zip(*map(align_digits, zip(*table.rows, strict=True)), strict=True)))
+
+
+def fold_columns(table: Table) -> Table:
+    """The table without columns that say the same in all rows, or the same as the column before; the note says it.
+
+    >>> rows = tuple((Cell(name, name), Cell("5", 5.0), Cell("1.0", 1.0), Cell("1.0", 1.0)) for name in "ab")
+    >>> folded = fold_columns(Table("t", "T", "A note.", tuple(map(Column, ("method", "MB", "p", "q"))), rows))
+    >>> [column.head for column in folded.columns], folded.note
+    (['method'], 'A note. The same for all: MB 5; p 1.0; q 1.0.')
+    """
+    if len(table.rows) < 2:
+        return table
+    texts = [[row[place].text for row in table.rows] for place in range(len(table.columns))]
+    kept, alike, twins = [0], list[str](), list[str]()
+    for place, (column, cells) in enumerate(zip(table.columns, texts, strict=True)):
+        if place == 0:
+            continue
+        if len(values := {text for text in cells if text}) == 1:
+            alike.append(f"{column.head} {values.pop()}")
+        elif kept[-1] and cells == texts[kept[-1]]:
+            twins.append(f"{column.head} is the same as {table.columns[kept[-1]].head} in all rows")
+        else:
+            kept.append(place)
+    sentences = [f"The same for all: {'; '.join(alike)}."] if alike else []
+    sentences += [f"{'; '.join(twins)}."[0].upper() + f"{'; '.join(twins)}."[1:]] if twins else []
+    return replace(table.pick(kept), note=" ".join([*([table.note] if table.note else []), *sentences]))
+
+
+def align_digits(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """A column of numbers, all with as many digits after the point as its middle one needs for three digits; other
+    columns, and numbers a million times as large as the middle one, as they are.
+
+    >>> [cell.text for cell in align_digits([Cell("4.8", 4.8), Cell("4.81", 4.81), Cell("0", 0.0), Cell("–", math.nan)])
+    ... ]
+    ['4.80', '4.81', '0.00', '–']
+    """
+    plain = [cell for cell in cells if isinstance(cell.value, float) and _NUMBERS.fullmatch(cell.text)]
+    if not plain or any(cell not in plain and cell.text not in ("", "–", "baseline", "none") for cell in cells):
+        return tuple(cells)
+    sizes = sorted(abs(float(cell.value)) for cell in plain)
+    middle = sizes[len(sizes) // 2]
+    decimals = {_decimals(cell.text) for cell in plain}
+    if len(decimals) == 1:
+        return tuple(cells)
+    digits = max(0, 2 - math.floor(math.log10(middle or max(*sizes, 1.0))))
+    return tuple(
+        _write(cell, digits) if cell in plain and abs(float(cell.value)) < 1e6 * max(middle, 1e-9) else cell
+        for cell in cells
+    )
+
+
+def _decimals(text: str) -> int:
+    number = text.partition(" ")[0]
+    return 0 if "e" in number else len(number.partition(".")[2])
+
+
+def _write(cell: Cell, digits: int) -> Cell:
+    sign = "+" if cell.text.startswith("+") else ""
+    half = "" if cell.half is None else f" ± {cell.half:,.{digits}f}"
+    return cell._replace(text=f"{cell.value:{sign},.{digits}f}{half}")
+
+
+# -- what they show -------------------------------------------------------------------------------------
+
+
+def rounds_table(study: Study) -> Table:
+    """The scores of a single run: at the selected round, at the last one, and at the best by test."""
+    summary, metric = study.first(study.methods[0]).summary, study.metric
+    parts = {"selected": "selected", "last": "last", "best": "best (by test, optimistic)"}
+    heads = {"weighted": "weighted by samples", "mean": "mean of clients", "bottom_decile": "bottom decile"}
+    heads |= {"worst": "worst client", "std": "std of clients"}
+    points = {
+        "": metric,
+        "before adaptation": "before_adaptation",
+        "the shared model": "global",
+        "unseen clients": "unseen",
+    }
+    rows = []
+    for words, key in points.items():
+        for part, scores in summary.get(key, {}).items():
+            name = f"{words}: {parts[part]}" if words else parts[part]
+            numbers = [score_cell(float(scores[name]), metric) for name in heads]
+            rows.append((Cell(name, name), Cell(str(scores["round"]), float(scores["round"])), *numbers))
+    for kind, scores in summary.get("constants", {}).items():
+        numbers = [score_cell(float(scores.get(name, math.nan)), metric) for name in heads]
+        rows.append((Cell(TITLES[kind], TITLES[kind]), Cell("any", math.nan), *numbers))
+    columns = [Column("round"), *(Column(head, unit=unit(metric)) for head in heads.values())]
+    lower = "" if study.higher else " (lower is better)"
+    note = f"Selected is the {name_selection(summary['selection'])}."
+    return Table("scores", f"Test {label(metric)}{lower}", note, (Column("scores"), *columns), tuple(rows))
 
 
 def wins_table(study: Study) -> Table:
@@ -37,7 +140,7 @@ def targets_table(study: Study) -> Table:
     columns = [Column("method")]
     for share in SHARES:
         columns += [Column(f"{100 * share:g} %: {head}", "low") for head in ("rounds", "MB", "s")]
-    columns += [Column(f"{100 * share:g} % of own best: rounds", "low") for share in SHARES]
+    columns += [Column(f"own {100 * share:g} %: rounds", "low") for share in SHARES]
     rows = []
     for method in study.methods:
         cells = [Cell(method, method)]

@@ -83,7 +83,7 @@ def test_unknown_records_are_drawn_as_they_are(study):
 @pytest.fixture(scope="module")
 def measured(study):
     found = {}
-    for method in ("fedavg", "local", "fedfac"):
+    for method in ("fedavg", "local", "fedfac", "pfedgate"):
         with study.result(method) as result:
             found[method] = models.mean_distances(result), layer_similarity(result)
     return found
@@ -99,6 +99,11 @@ def test_local_models_are_measured_from_their_mean(measured):
     distances, likeness = measured["local"]
     assert all(0 < value < 2 for value in distances.values())
     assert all(0 < value < 1 for value in likeness.values())
+
+
+def test_gates_count_in_how_personal_a_model_is(measured):
+    distances, _ = measured["pfedgate"]
+    assert all(value > 0.01 for value in distances.values())
 
 
 def test_only_split_units_are_personal(measured):

@@ -13,13 +13,14 @@ from ...core.tables import label
 from ...data import Federation
 from ..scores import paired_scores
 from ..study import Study
-from .partition import draw_label_shares, draw_partition
+from .partition import draw_label_shares, paint_partition, partition_height
 from .picture import (
     HEIGHT,
     LONGEST,
     NAME,
     PAPER,
     QUIET,
+    WHOLE,
     WIDTH,
     Picture,
     add_legend,
@@ -215,16 +216,16 @@ def who_picture(study: Study, data: Federation, clients: list[int]) -> Picture:
         f"{', and only those who gain most and least' if cut else ''}. Left: the labels they hold. Right: their test"
         f" {study.metric} minus that with {baseline}.",
         paint,
-        (2 * WIDTH if many else WIDTH, 2 + 0.17 * len(order)),
+        (WHOLE if many else WIDTH, 2 + 0.17 * len(order)),
     )
 
 
 def partition_picture(study: Study, data: Federation) -> Picture:
     """Who holds what."""
-    return Picture(
+    return make_picture(
         "partition",
         "Who holds what",
         f"The samples and the labels of every client, seed {study.seeds[0]}.",
-        lambda path: draw_partition(data, path),
-        wide=len(data) > WIDE,
+        lambda figure: paint_partition(figure, data),
+        (WHOLE if len(data) > WIDE else WIDTH, partition_height(data)),
     )

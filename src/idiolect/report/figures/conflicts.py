@@ -16,6 +16,7 @@ from .picture import (
     FORMATS,
     HEIGHT,
     LONGEST,
+    WHOLE,
     WIDTH,
     Picture,
     draw_heatmap,
@@ -95,7 +96,7 @@ def gains(records: Records) -> list[Picture]:
         "The band spans all smoothness constants for which the learning rate is admissible."
     )
     return [
-        records.picture("gain", "Predicted gain of a personal unit", gain, by_unit, heatmap_height(units), 1.6 * WIDTH),
+        records.picture("gain", "Predicted gain of a personal unit", gain, by_unit, heatmap_height(units), WHOLE),
         records.picture("bound", "Personal units in the convergence bound", rise, bound),
     ]
 

@@ -10,13 +10,16 @@ import numpy as np
 from ...analysis import win_tie_loss
 from ...core.names import picture_text
 from ...core.tables import label
-from ..scores import AXES, axis_positions, common_target, paired_scores
+from ..charts import MANY_DOTS, is_logarithmic, readable_range
+from ..scores import AXES, common_target, mean_curve, paired_scores
 from ..study import Study
 from .picture import (
     HEIGHT,
     LONGEST,
     NAME,
+    PAPER,
     QUIET,
+    WHOLE,
     WIDTH,
     Picture,
     add_legend,
@@ -33,13 +36,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+MOST_ROWS = 20
+"""The picture of differences shows at most so many methods."""
 MANY_METHODS = 10
 """From more methods than this on, pictures of all of them are larger, and their bands fainter."""
 
 
 def curve_pictures(study: Study, share: float) -> list[Picture]:
     """Curves over rounds, bytes and seconds."""
-    several = "; the band spans the seeds" if len(study.seeds) > 1 else ""
     target = common_target(study, share)
 
     def curve(what: str) -> Picture:
@@ -49,6 +53,11 @@ def curve_pictures(study: Study, share: float) -> list[Picture]:
                 _curve(axes, study, method, place, what)
             if not math.isnan(target):
                 axes.axhline(study.scale * target, color=QUIET, linewidth=0.8, dashes=(2, 3))
+            low, high = readable_range([mean_curve(study, method, what).mean for method in study.methods])
+            if is_logarithmic(low, high):
+                axes.set_yscale("log")
+            elif high > low:
+                axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
             axes.set_ylabel(picture_text(f"test {label(study.metric)}", LONGEST))
             if what == "rounds":
                 label_rounds(axes)
@@ -61,8 +70,7 @@ def curve_pictures(study: Study, share: float) -> list[Picture]:
         return make_picture(
             f"curve-{what}",
             f"Test {study.metric} over {what}",
-            f"Sample-weighted mean over all clients after each evaluated round, averaged over seeds{several}. The"
-            f" dotted line is {100 * share:g} % of the best score of any method.",
+            explain_curves(study, share),
             paint,
             (WIDTH, height),
         )
@@ -70,21 +78,31 @@ def curve_pictures(study: Study, share: float) -> list[Picture]:
     return [curve(what) for what in AXES]
 
 
+def explain_curves(study: Study, share: float) -> str:
+    """How to read curves of scores."""
+    several = ", averaged over seeds; the band spans the seeds" if len(study.seeds) > 1 else ""
+    mean = "Sample-weighted mean" if study.comparison.protocol["headline"] == "weighted" else "Mean"
+    best = "any method" if len(study.methods) > 1 else "the run"
+    return (
+        f"{mean} over all clients after each evaluated round{several}. The dotted line is {100 * share:g} % of the best"
+        f" score of {best}."
+    )
+
+
 def _curve(axes: Axes, study: Study, method: str, place: int, what: str) -> None:
-    runs = list(study.runs[method].values())
-    length = min(len(run.curve.rounds) for run in runs)
-    values = study.scale * np.array([run.curve.values[:length] for run in runs])
-    at = np.mean([axis_positions(run, what)[:length] for run in runs], axis=0)
-    if len(runs) > 1:
+    at, mean, low, high = mean_curve(study, method, what)
+    if len(study.seeds) > 1:
         faint = 0.06 if len(study.methods) > MANY_METHODS else 0.15
-        axes.fill_between(at, values.min(0), values.max(0), color=colour(place), alpha=faint, linewidth=0)
-    marker = "o" if length == 1 else ""
-    axes.plot(at, values.mean(0), marker=marker, **line_style(place, method))
+        axes.fill_between(at, low, high, color=colour(place), alpha=faint, linewidth=0)
+    marker = "o" if len(at) <= MANY_DOTS else ""
+    axes.plot(at, mean, marker=marker, markersize=2.5, **line_style(place, method))
 
 
 def difference_picture(study: Study) -> Picture:
     """Paired differences to the baseline with their intervals."""
-    others = [other for other in study.comparison.rows if other.versus is not None]
+    tested = [other for other in study.comparison.rows if other.versus is not None]
+    others = tested[:MOST_ROWS]
+    gains = [[study.scale * gain for gain in _seed_gains(study, other.method)] for other in others]
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
@@ -96,25 +114,31 @@ def difference_picture(study: Study) -> Picture:
             middle, scale = study.scale * versus.difference, study.scale
             if not math.isnan(versus.low):
                 axes.plot([scale * versus.low, scale * versus.high], [row, row], color=colour(place))
-            gains = _seed_gains(study, other.method)
-            axes.plot([scale * gain for gain in gains], [row] * len(gains), "|", color=colour(place), markersize=7)
+            axes.plot(gains[row], [row] * len(gains[row]), "|", color=colour(place), markersize=7)
             axes.plot([middle], [row], "o", color=colour(place), markersize=5)
         axes.set_yticks(range(len(others)), [picture_text(other.method, NAME) for other in others])
         axes.set_ylim(len(others) - 0.5, -0.5)
-        # An interval from two seeds can be so wide that nothing else would be seen; it is then cut at the edge.
-        points = [study.scale * gain for other in others for gain in _seed_gains(study, other.method)] + [0.0]
-        room = max(1.5 * (max(points) - min(points)), 1e-9)
-        low, high = axes.get_xlim()
-        axes.set_xlim(max(low, min(points) - room), min(high, max(points) + room))
+        # Neither an outlier nor an interval from two seeds may be all that is seen: they are cut at the edge.
+        low, high = readable_range([*gains, [0.0]])
+        room = max(high - low, 1e-9)
+        left, right = axes.get_xlim()
+        axes.set_xlim(left := max(left, low - room), right := min(right, high + room))
+        for row, of_seeds in enumerate(gains):
+            mean = float(np.mean(of_seeds))
+            if math.isfinite(mean) and not left <= mean <= right:
+                text, side = (f"{mean:.3g} →", "right") if mean > right else (f"← {mean:.3g}", "left")
+                edge = right if mean > right else left
+                axes.text(edge, row, text, ha=side, va="center", fontsize=8, backgroundcolor=PAPER)
         unit = " (points)" if study.metric == "accuracy" else ""
         axes.set_xlabel(picture_text(f"difference to {study.baseline} in test {study.metric}{unit}", LONGEST))
 
+    most = f" The best {MOST_ROWS} of {len(tested)} methods." if len(tested) > MOST_ROWS else ""
     bar = " with its 95 % Student interval, cut at the edge where it is wide" if len(study.seeds) > 1 else ""
     return make_picture(
         "differences",
         f"Differences to {study.baseline}",
         f"Test {study.metric} at the selected round minus that of {study.baseline}: the mean over seeds{bar}; the ticks"
-        " are the seeds.",
+        f" are the seeds.{most}",
         paint,
         (WIDTH, 1.1 + 0.27 * len(others)),
     )
@@ -144,7 +168,7 @@ def wins_picture(study: Study) -> Picture:
         "Share of clients, over all seeds, on whose test data the method of the row beats that of the column at the"
         " selected round; a tie counts half.",
         paint,
-        (WIDTH if size <= 1.5 * MANY_METHODS else 2 * WIDTH, 2.4 + min(0.27 * size, 8)),
+        (WIDTH if size <= 1.5 * MANY_METHODS else WHOLE, 2.4 + min(0.27 * size, 8)),
     )
 
 

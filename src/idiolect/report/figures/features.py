@@ -12,7 +12,7 @@ from ...core.errors import ModelError
 from ...core.names import picture_text
 from ...runs.result import Result
 from ..study import Study
-from .picture import HEIGHT, WIDTH, Picture, add_legend, colour, legend_height, line_style, make_picture
+from .picture import HEIGHT, WHOLE, WIDTH, Picture, add_legend, colour, legend_height, line_style, make_picture
 from .similarity import SAMPLES, choose_clients
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def feature_pictures(study: Study) -> list[Picture]:
         f" seed {study.seeds[0]}. Above: the share of values above 0. Below: those values; the box holds the middle"
         " half, the line is the median, the whiskers reach from the 10th to the 90th percentile.",
         paint,
-        (2 * WIDTH if len(found) * len(clients) > 24 else WIDTH, HEIGHT + 0.6 + legend_height(list(found))),
+        (WHOLE if len(found) * len(clients) > 24 else WIDTH, HEIGHT + 0.6 + legend_height(list(found))),
     )
     return [picture]
 

@@ -10,7 +10,7 @@ import numpy as np
 from ...analysis import cluster_by_ward, common_members
 from ...core.tree import Tree
 from .partition import draw_label_shares
-from .picture import INK, Picture, add_legend, label_rounds
+from .picture import INK, LIGHT, Picture, add_legend, label_rounds, turn_image
 from .records import Records, draw_band
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def gate_histogram(records: Records, names: Sequence[str]) -> Picture:
         axes.grid(False)
         every = max(1, -(-len(records.rounds) // 15))
         axes.set_xticks(range(0, len(records.rounds), every), [str(round) for round in records.rounds[::every]])
-        axes.figure.colorbar(mesh, ax=axes, label="gates", pad=0.02)
+        turn_image(axes.figure.colorbar(mesh, ax=axes, label="gates", pad=0.02).ax)
+        mesh.set_gid(LIGHT)
         axes.set_ylabel("mean gate")
         axes.set_xlabel("round")
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...analysis import unit_distances
+from ...contract import predicts_its_own_way
 from ...core import tree
 from ...core.errors import InputError
 from ...core.tree import Tree
@@ -38,9 +40,9 @@ def model_pictures(study: Study) -> list[Picture]:
         _make_unit_picture(
             "distance",
             "How far personal models are from the global one",
-            "Length of the difference of a client's parameters from the server's, relative to the server's, at the"
-            f" selected round; mean over clients, seed {seed}. Where the server's model never moved, the mean of all"
-            " personal models stands for it.",
+            "Length of the difference of the parameters with which a client predicts from the server's, relative to the"
+            f" server's, at the selected round; mean over clients, seed {seed}. Where the server's never moved, the"
+            " mean of all personal models stands for it.",
             "relative distance",
             distances,
         ),
@@ -84,13 +86,57 @@ def mean_distances(result: Result) -> dict[str, float]:
     """Of every unit, the mean relative distance of personal models from the global one."""
     clients = choose_clients(result, MANY_MODELS)
     task = result.plan.context(clients[0], 0).task
-    models = [personal["params"] for client in clients if "params" in (personal := result.personal_slots(client))]
+    models = [model for client in clients for model in predicting_models(result, client)]
     if not models:
         return {}
     reference = global_model(result, task, models)
     distances = [unit_distances(model, reference, units_of(task)) for model in models]
     units = [unit for unit in units_of(task) if any(unit in by_unit for by_unit in distances)]
     return {unit: float(np.mean([by_unit[unit] for by_unit in distances if unit in by_unit])) for unit in units}
+
+
+def predicting_models(result: Result, client: int) -> list[Tree]:
+    """The parameters with which a client predicts: those of its personal model or, where a method makes others of them
+    for what it predicts (as through gates), the mean of these over the client's test samples; empty if it has none."""
+    personal, plan = result.personal_slots(client), result.plan
+    x = plan.split(client, "test")[0][:SAMPLES]
+    if predicts_its_own_way(plan.method) and len(x):
+        ctx = plan.context(client, plan.rounds - 1, newcomer=False)
+
+        def run_on(batch: Tensor) -> list[Tree]:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), record_parameters(ctx.task) as passes:
+                plan.method.predict(ctx, personal, batch)
+            return passes
+
+        if len(run_on(x[:1])) == 1:  # an ensemble, which runs on several models for one sample, has no such mean
+            batches = torch.split(x, plan.method.needs.eval_batch or len(x))
+            used = [parameters for batch in batches for parameters in run_on(batch)]
+            return [tree.map(lambda leaf: leaf.mean(0), tree.stack(used))]
+    return [personal["params"]] if "params" in personal else []
+
+
+@contextmanager
+def record_parameters(task: Task) -> Iterator[list[Tree]]:
+    """Collect the parameters on which the network runs, one tree for each pass."""
+    passes: list[Tree] = []
+    names = {name for params in units_of(task).values() for name in params}
+
+    def tap(prefix: str) -> Any:
+        def note(module: Any, inputs: Any) -> None:
+            leaves = {f"{prefix}.{key}".lstrip("."): leaf for key, leaf in module.named_parameters(recurse=False)}
+            known = {name: leaf.detach().clone() for name, leaf in leaves.items() if name in names}
+            if not passes or known.keys() & passes[-1].keys():
+                passes.append({})
+            passes[-1].update(known)
+
+        return note
+
+    hooks = [module.register_forward_pre_hook(tap(name)) for name, module in task.net.module.named_modules()]
+    try:
+        yield passes
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def global_model(result: Result, task: Task, models: Sequence[Tree]) -> Tree:

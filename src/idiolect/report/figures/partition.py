@@ -12,10 +12,11 @@ from ...core.errors import InputError
 from ...core.names import picture_text, shorten, visible
 from ...data.federation import Federation
 from ...data.naming import list_names
-from .picture import FORMATS, LONGEST, NAME, draw_heatmap, matplotlib_settings, save_figure
+from .picture import FORMATS, LONGEST, NAME, draw_heatmap, matplotlib_settings, save_figure, turn_image
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DISCS = 40
 WIDEST = 40
@@ -79,24 +80,37 @@ def draw_partition(federation: Federation, path: str | Path) -> None:
     """
     if Path(path).suffix.lower() not in (endings := [f".{ending}" for ending in FORMATS]):
         raise InputError(f"cannot draw to {str(path)!r}; the name must end in {', '.join(endings)}")
-    clients, classes = len(federation), federation.classes or 0
-    width = float(np.clip(1.8 + 0.32 * clients, 6.4, 15))
-    heights = (1.1, float(np.clip(0.3 * classes, 1.5, 9)) if classes else 0.01)
+    width = float(np.clip(1.8 + 0.32 * len(federation), 6.4, 15))
     with matplotlib_settings(_STYLE):
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(width, sum(heights) + 1.3), layout="constrained")
-        panels = figure.subplots(
-            2 if classes else 1, 1, sharex=True, squeeze=False, height_ratios=heights[: 1 + bool(classes)]
-        )
-        _draw_sizes(panels[0, 0], federation)
-        if classes:
-            _draw_labels(panels[1, 0], federation, width, heights[1])
-        _label_clients(panels[-1, 0], federation)
-        figure.suptitle(
-            picture_text(f"{federation.name}, {clients} clients, {federation.partition}", LONGEST), fontsize=10
-        )
+        figure = Figure(figsize=(width, partition_height(federation) + 0.2), layout="constrained")
+        paint_partition(figure, federation)
+        title = f"{federation.name}, {len(federation)} clients, {federation.partition}"
+        figure.suptitle(picture_text(title, LONGEST), fontsize=10)
         save_figure(figure, Path(path), dpi=150)
+
+
+def partition_height(federation: Federation) -> float:
+    """The inches that the picture of a partition takes."""
+    names = [client.name for client in federation.clients] if len(federation) <= DISCS else []
+    return sum(_heights(federation)) + 0.9 + 0.07 * min(NAME, max(map(len, names), default=0))
+
+
+def paint_partition(figure: Figure, federation: Federation) -> None:
+    """Draw clients against classes on a figure."""
+    heights, classes = _heights(federation), federation.classes or 0
+    panels = figure.subplots(
+        2 if classes else 1, 1, sharex=True, squeeze=False, height_ratios=heights[: 1 + bool(classes)]
+    )
+    _draw_sizes(panels[0, 0], federation)
+    if classes:
+        _draw_labels(panels[1, 0], federation, figure.get_figwidth(), heights[1])
+    _label_clients(panels[-1, 0], federation)
+
+
+def _heights(federation: Federation) -> tuple[float, float]:
+    return 1.1, float(np.clip(0.3 * federation.classes, 1.5, 9)) if federation.classes else 0.01
 
 
 def draw_label_shares(axes: Axes, counts: np.ndarray, names: Sequence[str], classes: Sequence[str] = ()) -> None:
@@ -134,6 +148,8 @@ def _draw_labels(axes: Axes, federation: Federation, width: float, height: float
         )
         bar = axes.figure.colorbar(image, ax=axes, label="samples", pad=0.01)
         bar.ax.set_ylim(1, max(2, counts.max()))
+        turn_image(axes)
+        turn_image(bar.ax)
     axes.set_ylim(classes - 0.4, -0.6)
     every = range(0, classes, 1 if classes <= DISCS else 10)
     axes.set_yticks(every, [class_label(federation, number) for number in every])
@@ -169,7 +185,7 @@ def _label_clients(axes: Axes, federation: Federation) -> None:
     axes.set_xlabel("client")
     axes.set_xlim(-0.6, len(federation) - 0.4)
     names = [client.name for client in federation.clients]
-    if len(names) > DISCS or all(name.startswith("client-") for name in names):
+    if len(names) > DISCS:
         axes.set_xticks(range(0, len(names), 1 if len(names) <= DISCS else 10))
     else:
         axes.set_xticks(range(len(names)), [picture_text(name, NAME) for name in names], rotation=90)

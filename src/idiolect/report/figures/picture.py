@@ -32,8 +32,12 @@ PAGE_COLOURS = {
     **{"#e2e8f0": "var(--grid)", "#2b6cb0": "var(--c0)", "#c05621": "var(--c1)"},  # of the picture of a partition
 }
 """What the page puts in the place of fixed colours."""
+LIGHT, LIGHT_MAPS = "light", ("Blues", "RdBu")
+"""What the ids of shades begin with that are white in their middle or at their end, which a dark page turns around."""
 DASHES = ("-", "--", ":", "-.")
 WIDTH, HEIGHT = 5.2, 3.3
+WHOLE = 2.03 * WIDTH
+"""The width of a picture that takes the whole width of a page; its type is then as large as that of the others."""
 NAME = 24
 """The longest name beside an axis."""
 LONGEST = 80
@@ -187,6 +191,7 @@ def draw_heatmap(
     grid = np.ma.masked_invalid(np.asarray(values, float))
     mesh = axes.pcolormesh(grid, cmap=cmap, vmin=low, vmax=high, edgecolors="face", linewidth=0.4)
     mesh.set_rasterized(grid.size > MANY_CELLS)
+    is_light, number = cmap in LIGHT_MAPS, axes.figure.axes.index(axes)
     axes.grid(False)
     axes.invert_yaxis()
     axes.set_yticks(np.arange(len(rows)) + 0.5, [picture_text(name, NAME) for name in rows])
@@ -195,12 +200,24 @@ def draw_heatmap(
     axes.set_xticks([place + 0.5 for place in labelled], [picture_text(str(columns[place])) for place in labelled])
     axes.tick_params(length=0)
     if has_bar:
-        axes.figure.colorbar(mesh, ax=axes, pad=0.02).set_label(picture_text(label), size=8)
+        bar = axes.figure.colorbar(mesh, ax=axes, pad=0.02)
+        bar.set_label(picture_text(label), size=8)
+        if is_light:
+            turn_image(bar.ax)
+    if is_light:
+        mesh.set_gid(f"{LIGHT}-{number}")
     for (row, column), value in np.ndenumerate(grid.data):
         if written is not None and np.isfinite(value):
             dark = np.dot(mesh.to_rgba(value)[:3], (0.3, 0.59, 0.11)) < 0.5
-            axes.text(column + 0.5, row + 0.5, written(float(value)), ha="center", va="center", fontsize=7,
-                      color="#fefefe" if dark else "#111112")  # fmt: skip
+            text = axes.text(column + 0.5, row + 0.5, written(float(value)), ha="center", va="center", fontsize=7,
+                             color="#fefefe" if dark else "#111112")  # fmt: skip
+            if is_light:
+                text.set_gid(f"{LIGHT}-{number}-{row}-{column}")
+
+
+def turn_image(axes: Axes) -> None:
+    """Let a dark page turn the image in these axes around, as it is white at one end or in the middle."""
+    axes.set_gid(f"{LIGHT}-image-{axes.figure.axes.index(axes)}")
 
 
 def label_rounds(axes: Axes) -> None:

@@ -23,7 +23,7 @@ from ...runs.round_loop import RoundLoop
 from ...runs.store import Store
 from ...task.task import Task
 from ..study import Study
-from .picture import HEIGHT, WIDTH, Picture, add_legend, line_style, make_picture
+from .picture import HEIGHT, WHOLE, Picture, add_legend, line_style, make_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -119,7 +119,7 @@ def similarity_picture(study: Study, watch: Callable[[str], None] = lambda _: No
         f" selected round. Mean over pairs of clients, seed {study.seeds[0]}."
     )
     return make_picture(
-        "models-local-cka", "How alike local models see the same samples", caption, paint, (1.5 * WIDTH, HEIGHT)
+        "models-local-cka", "How alike local models see the same samples", caption, paint, (WHOLE, HEIGHT)
     )
 
 

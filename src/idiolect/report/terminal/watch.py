@@ -1,17 +1,12 @@
-"""Curves of a run or a comparison in the terminal, while it goes on: read from its stores without ever writing to them,
-and drawn as text."""
+"""Curves of a run or a comparison in the terminal, while it goes on, drawn as text."""
 
 from __future__ import annotations
 
-import json
 import math
-import sqlite3
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -19,117 +14,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ...comparison.folder import SPEC, read_spec
-from ...core.errors import InputError, RunFolderError
-from ...core.expressions import split
-from ...core.names import slug, visible
+from ...core.names import visible
 from ...core.tables import Formatter, formatter, label
 from ...runs.progress import clock
-from ...runs.settings import OWN, Config, read_config
+from ..watched import Curve, Watched, find, mean_curve
 
-Curve = Mapping[int, float]
-"""A value by round, counted from 1."""
 HEIGHT, WIDEST = 8, 100
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-_NEW = """SELECT round, point, split, metric, SUM(value * samples) / SUM(samples) FROM metrics
-    WHERE rowid > ? AND rowid <= ? AND cohort = 'seen' AND split IN ('train', 'val')
-    AND value BETWEEN -1.7976931348623157e308 AND 1.7976931348623157e308 AND samples > 0
-    GROUP BY round, point, split, metric"""
-
-
-@dataclass
-class Watched:
-    """One run, as far as it has come when it was last looked at."""
-
-    method: str
-    folder: Path
-    rounds: int
-    metrics: str | None = None
-    done: int = 0
-    seconds: float = 0.0
-    _seen: int = 0
-    _curves: dict[tuple[str, str, str], dict[int, float]] = field(default_factory=dict)
-
-    def look(self) -> None:
-        """Read what has been added since the last look; a run that has not begun has nothing."""
-        path = self.folder / "state.sqlite"
-        if not path.is_file():
-            return
-        # Without a log there is no writer, and an immutable file is read without leaving anything beside it.
-        mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
-        try:
-            with closing(sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=2.0)) as db:
-                db.execute("BEGIN")
-                facts = dict(db.execute("SELECT key, value FROM facts WHERE key IN ('next_round', 'seconds')"))
-                newest = db.execute("SELECT MAX(rowid) FROM metrics").fetchone()[0] or 0
-                rows = db.execute(_NEW, (self._seen, newest)).fetchall()
-        except sqlite3.Error as error:
-            if self._seen == 0 and "locked" not in str(error) and "busy" not in str(error):
-                raise RunFolderError(f"the store {path} cannot be read: {error}") from error
-            return  # the writer was in the way: the next look sees it
-        self.done = max(0, json.loads(facts.get("next_round", "0")))
-        self.seconds = json.loads(facts.get("seconds", "0"))
-        self._seen = newest
-        for round, *where, value in rows:
-            self._curves.setdefault((where[0], where[1], where[2]), {})[round + 1] = value
-
-    @property
-    def complete(self) -> bool:
-        """Whether all rounds are done."""
-        return self.done >= self.rounds
-
-    def metric(self, wanted: str | None = None) -> str:
-        """The metric that is shown: the wanted one, else the headline, else whatever there is."""
-        known = list(dict.fromkeys(metric for _, part, metric in self._curves if part == "val"))
-        named = split(self.metrics) if self.metrics and self.metrics != OWN else []
-        if wanted is not None and known and wanted not in (*known, *named):
-            raise InputError(f"there is no metric {wanted!r} in {self.folder}; choose one of {', '.join(known)}")
-        usual = (name for name in known if name in ("accuracy", "mse"))
-        return wanted or next(iter((*named, *usual)), (known or ["loss"])[-1])
-
-    def score(self, metric: str) -> Curve:
-        """The sample-weighted validation score by round, after adaptation where the method adapts."""
-        return self._curves.get(("adapted", "val", metric)) or self._curves.get(("personal", "val", metric), {})
-
-    @property
-    def loss(self) -> Curve:
-        """The sample-weighted training loss of the participants by round."""
-        return self._curves.get(("train", "train", "loss"), {})
-
-    @property
-    def left(self) -> float:
-        """The seconds that the remaining rounds will take at the pace so far."""
-        return self.seconds / self.done * (self.rounds - self.done) if self.done else math.nan
-
-
-def find(folder: Path) -> list[Watched]:
-    """The run in a folder, or all runs of a comparison, whether they have begun or not."""
-    if (folder / SPEC).is_file():
-        spec = read_spec(folder / SPEC)
-        common = _rounds(spec, folder), spec.get("metrics")
-        return [
-            Watched(visible(str(method)), folder / slug(str(method)) / f"seed-{seed}", *common)
-            for method in spec["methods"]
-            for seed in spec["seeds"]
-        ]
-    if not (folder / "config.yaml").is_file():
-        inside = sorted(path.parent for path in folder.rglob("*.yaml") if path.name in (SPEC, "config.yaml"))
-        way = f"watch one of those inside: {inside[0]}" if inside else f"start one with: idiolect run --out {folder}"
-        raise RunFolderError(f"{folder} holds no run and no comparison; {way}")
-    config = read_config(folder / "config.yaml")
-    return [
-        Watched(
-            visible(str(config.get("method", Config.method))), folder, _rounds(config, folder), config.get("metrics")
-        )
-    ]
-
-
-def _rounds(settings: Mapping[str, Any], folder: Path) -> int:
-    rounds = settings.get("rounds", Config.rounds)
-    if not isinstance(rounds, int):
-        raise RunFolderError(f"{folder} is damaged: rounds={rounds!r} is no whole number; repair its settings")
-    return rounds
 
 
 def follow(folder: Path, console: Console, every: float = 2.0, once: bool = False, metric: str | None = None) -> None:
@@ -225,16 +117,6 @@ class _Comparison:
                 Text(stands, "dim"),
             )
         yield table
-
-
-def mean_curve(curves: Sequence[Curve]) -> dict[int, float]:
-    """The mean of several curves, at every round that at least one has.
-
-    >>> mean_curve([{1: 0.5, 2: 0.75}, {1: 1.0}])
-    {1: 0.75, 2: 0.75}
-    """
-    by_round = {round: [curve[round] for curve in curves if round in curve] for round in sorted(set().union(*curves))}
-    return {round: sum(values) / len(values) for round, values in by_round.items()}
 
 
 def spark(curve: Curve, rounds: int, width: int, low: float, high: float) -> str:
