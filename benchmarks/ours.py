@@ -26,12 +26,14 @@ def make_plan(
     method: str | Method = "fedavg",
     precision: str = "fp32",
     participation: float = 1.0,
+    device: str = "cpu",
 ) -> Plan:
     """A run without an end: a network, a federation and a method, trained with plain SGD."""
     x, y = data.clients[0].split("train")
     task = Task(module, (x[:2], y[:2]), classes=data.classes)
     task.net.precision = torch.bfloat16 if precision == "bf16" else None
-    training = Training(lr=LR, batch_size=batch_size)
+    task.net.to(device)
+    training = Training(lr=LR, batch_size=batch_size, device=device)
     return Plan(methods.build(method), (task,), data, rounds=10**6, training=training, participation=participation)
 
 

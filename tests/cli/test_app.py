@@ -7,6 +7,7 @@ import pytest
 
 import idiolect
 from idiolect.cli import main
+from idiolect.cli.completion import complete_setting
 from idiolect.comparison.budget import BUDGETS
 from idiolect.core.options import options_of
 from idiolect.runs.export import FORMATS
@@ -46,6 +47,24 @@ def test_options_are_those_of_the_settings(call):
         assert info.limits.help.split(";")[0][:30] in words
     assert "default 50" in words
     assert "in (0, 1]" in words
+
+
+@pytest.mark.parametrize(
+    ("typed", "proposed"),
+    [("re", {"resume", "reproduce", "report"}), ("run fedp", {"fedpac", "fedper", "fedprox"})],
+)
+def test_a_shell_completes_commands_and_methods(call, monkeypatch, typed, proposed):
+    monkeypatch.setenv("_IDIOLECT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"idiolect {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    assert set(call()[1].split()) == proposed
+
+
+def test_a_shell_completes_the_choices_of_settings():
+    complete = complete_setting(options_of(Config)["weighting"])
+    assert complete("") == ["samples", "uniform"]
+    assert complete("u") == ["uniform"]
+    assert complete_setting(options_of(Config)["lr"]) is None
 
 
 BAD = {

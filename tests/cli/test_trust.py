@@ -45,7 +45,7 @@ watch c --once
 report c
 advise c --no-race
 tune c/comparison.yaml --trials 1"""
-PLACES = ["method", "schedule", "engine", "data", "partition", "model", "optimizer"]
+PLACES = ["method", "schedule", "engine", "data", "partition", "model", "optimizer", "transform"]
 
 
 @pytest.fixture
@@ -253,7 +253,18 @@ def test_settings_of_a_folder_import_no_module(folder, received, monkeypatch):
     (folder / "intruder.py").write_text("class Evil: pass")
     monkeypatch.syspath_prepend(folder)
     known = (received / "config.yaml").read_text()
-    for place in ("method", "schedule", "engine", "data", "partition", "model", "loss", "metrics", "optimizer"):
+    for place in (
+        "method",
+        "schedule",
+        "engine",
+        "data",
+        "partition",
+        "model",
+        "loss",
+        "metrics",
+        "optimizer",
+        "transform",
+    ):
         for name in ("intruder:Evil", "intruder.Evil", "./intruder:Evil", "intruder(Evil)"):
             (received / "config.yaml").write_text(known)
             name_code(received, **{place: name})

@@ -17,10 +17,11 @@ from idiolect.contract import Download, methods
 from idiolect.core.errors import IdiolectError, ModelError
 from idiolect.engines import Loop, Workers, engines
 from idiolect.engines.client_evaluation import evaluate, evaluate_group
+from idiolect.engines.linear_steps import is_plain
 from idiolect.engines.shared_memory import Arena
 from idiolect.engines.slots import first_server
 from idiolect.engines.stackability import why_not_stackable
-from idiolect.engines.stacking import group_clients, is_plain, train_stack
+from idiolect.engines.stacking import group_clients, train_stack
 from idiolect.kernels.dense import find_dense
 from idiolect.models import build
 from idiolect.models.text import LstmModule
@@ -87,7 +88,8 @@ def test_gradients_of_dense_networks_written_out_equal_the_traced_ones(method, o
 def plain_phases(method: str, **changes) -> list[bool]:
     """Per phase of a method, whether all its steps are plain SGD."""
     plan = tiny_plan(method, **changes)
-    return [is_plain(plan, phase) for phase in plan.method.phases(plan.context(0, 0))]
+    ctx = plan.context(0, 0)
+    return [is_plain(replace(ctx, phase=phase)) for phase in plan.method.phases(ctx)]
 
 
 def test_plain_sgd_is_told_from_every_other_step():
@@ -99,11 +101,6 @@ def test_plain_sgd_is_told_from_every_other_step():
         assert not any(plain_phases(method)), method
     for optimizer in (Adam(), SGD(clip=1.0), SGD(momentum=0.5), SGD(weight_decay=0.1)):
         assert plain_phases("fedavg", optimizer=optimizer) == [False]
-    plan = tiny_plan("fedavg")
-    (phase,) = plan.method.phases(plan.context(0, 0))
-    for change in ({"steps": 3}, {"slots": ("ditto.own",)}, {"data": "public"}, {"stream": ("a", "b")}):
-        assert not is_plain(plan, replace(phase, **change))
-    assert is_plain(plan, replace(phase, part=frozenset({"0.weight"})))
 
 
 def test_clients_of_all_sizes_share_a_stack_but_not_where_padding_would_show():
@@ -268,3 +265,12 @@ def children_of(pid: int) -> list[int]:
 def alive(pid: int) -> bool:
     status = Path(f"/proc/{pid}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("chunk", [0, 5])
+def test_workers_that_are_spawned_share_memory_too(chunk, monkeypatch):
+    """As they are where a GPU is present, whose state cannot be inherited."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    plan = tiny_plan("ditto", rounds=1, epochs=1)
+    spawned = play(plan, lambda plan: Workers(plan, 1, chunk=chunk))
+    require_equal(spawned, play(plan), "spawned", 1e-4)

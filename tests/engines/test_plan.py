@@ -66,6 +66,8 @@ def test_parts_are_joined_as_if_each_were_taken():
 
 def test_parts_of_one_array_are_copied_once(monkeypatch):
     taken = []
-    monkeypatch.setattr(Client, "take", lambda self, at: taken.append(at.tolist()) or (self.x[at], self.y[at]))
+    monkeypatch.setattr(
+        Client, "take", lambda self, at, draw=None: taken.append(at.tolist()) or (self.x[at], self.y[at])
+    )
     join_parts([part(2, 0), part(3)])
     assert taken == [[2, 0, 3]]

@@ -9,7 +9,7 @@ import pytest
 from idiolect.contract import methods
 
 ROOT = Path(__file__).parents[2]
-SHORT = {name: ["--rounds", "2"] for name in ("bring_your_own", "own_method", "own_server")}
+SHORT = {name: ["--rounds", "2"] for name in ("bring_your_own", "own_method", "own_server", "photographs")}
 """Examples that run here, and how to make them short; the others are run by tests of their own."""
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 

@@ -113,6 +113,21 @@ def test_only_what_is_trained_has_a_gradient(kind):
     torch.testing.assert_close(grad.slots["own"], grads["own"], rtol=1e-4, atol=1e-6)
 
 
+def draw_changes(steps, clients, leaves, trees, kind):
+    """Factors of the sums that each step makes of the parameters and other trees."""
+    changes = torch.zeros(steps, clients, leaves, trees, trees + 1)
+    changes[..., range(trees), range(trees)] = 1
+    changes[..., 0, -1] = -0.1
+    if kind == "own learning rates":
+        changes[..., 0, -1] *= 1 + torch.rand(steps, clients, leaves)
+    if kind == "pulled":
+        changes[..., 0, :] += 0.1 * torch.randn(steps, clients, 1, trees + 1)
+    if kind == "summed":  # the gradient enters other trees, too, and the last leaf changes without one
+        changes += 0.2 * torch.randn(steps, clients, leaves, trees, trees + 1)
+    return changes.numpy()
+
+
+@pytest.mark.parametrize("kind", ["plain", "own learning rates", "pulled", "summed"])
 @pytest.mark.parametrize(
     ("network", "part"),
     [
@@ -120,28 +135,43 @@ def test_only_what_is_trained_has_a_gradient(kind):
         *(("residual", frozenset({"start.bias", "head.weight"})), ("tokens", frozenset({"body.weight", "body.bias"}))),
     ],
 )
-def test_compiled_steps_are_those_of_pytorch(network, part):
-    steps, clients, rows, samples = 3, 4, 3, 13
+def test_compiled_steps_are_those_of_pytorch(network, part, kind):
+    batches, clients, samples, trees = 3, 3, 13, 1 if kind in ("plain", "own learning rates") else 3
+    batch_of = [0, 1, 1, 2]
     x = (
-        torch.randint(0, 11, (steps, rows, samples, 6))
+        torch.randint(0, 11, (batches, clients, samples, 6))
         if network == "tokens"
-        else torch.randn(steps, rows, samples, 17)
+        else torch.randn(batches, clients, samples, 17)
     )
-    y = torch.randint(0, 3, (steps, rows, samples))
-    batches = Batch(x, y, torch.ones(y.shape))
-    batches.weight[:, -1, 5:] = 0
+    y = torch.randint(0, 3, (batches, clients, samples))
+    batch = Batch(x, y, torch.ones(y.shape))
+    batch.weight[:, -1, 5:] = 0
     ends = []
-    for kind in ("compiled", "plain"):
-        task, dense, _ = make(network, samples, kind)
+    for how in ("compiled", "plain"):
+        task, dense, _ = make(network, samples, how)
         torch.manual_seed(1)
         params = {name: torch.randn(clients, *leaf.shape) / 5 for name, leaf in task.net.params.items()}
-        work = {"params": params, "log": {"loss": torch.zeros(clients), "samples": torch.zeros(clients)}}
-        last = {name: leaf[rows:].clone() for name, leaf in params.items()}
-        dense.steps_(params, work["log"], batches, part, lr=0.1)
-        assert all(torch.equal(params[name][rows:], leaf) for name, leaf in last.items())
-        ends.append(work)
-    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-6)
-    assert ends[0]["log"]["samples"].tolist() == [39.0, 39.0, 15.0, 0.0]
+        others = torch.randn(clients, trees - 1, sum(leaf[0].numel() for leaf in params.values())) / 5
+        changes = draw_changes(len(batch_of), clients, len(dense.names), trees, kind)
+        trained = [part is None or name in part for name in dense.names]
+        scored = dense.change_(params, others, batch, batch_of, changes, trained)
+        ends.append((params, others, scored[:3]))
+    torch.testing.assert_close(*ends, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["compiled", "plain"])
+def test_a_step_makes_of_all_trees_sums_of_what_was_there(how):
+    """One client, one sample x = (1, 0, 2) of class 0, weights and bias zero: the gradient is (-1/2, 1/2) x, and
+    w <- 2 w + 3 a - g, a <- w + a / 2 + 2 g, both with w and a as they were: zero and one."""
+    _, dense, _ = make("one layer", 2, how)
+    params, others = {"0.weight": torch.zeros(1, 2, 3), "0.bias": torch.zeros(1, 2)}, torch.ones(1, 1, 8)
+    batch = Batch(torch.tensor([[[[1.0, 0.0, 2.0]]]]), torch.zeros(1, 1, 1, dtype=torch.int64), torch.ones(1, 1, 1))
+    sums = torch.tensor([[2.0, 3.0, -1.0], [1.0, 0.5, 2.0]]).expand(1, 1, 2, 2, 3).contiguous().numpy()
+    scored = dense.change_(params, others, batch, [0], sums, [True, True])
+    torch.testing.assert_close(scored.loss, torch.tensor([[2.0]]).log())
+    torch.testing.assert_close(params["0.weight"][0], torch.tensor([[3.5, 3.0, 4.0], [2.5, 3.0, 2.0]]))
+    torch.testing.assert_close(params["0.bias"][0], torch.tensor([3.5, 2.5]))
+    torch.testing.assert_close(others.flatten(), torch.tensor([-0.5, 0.5, -1.5, 1.5, 0.5, 2.5, -0.5, 1.5]))
 
 
 def test_clients_that_are_traced_as_one_are_computed_together(monkeypatch):

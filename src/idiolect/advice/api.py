@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 from ..comparison.budget import check_budget
 from ..comparison.conditions import choose_engine
@@ -16,9 +16,11 @@ from ..core.errors import IdiolectError, InputError
 from ..core.expressions import write
 from ..core.options import options_of
 from ..core.registry import describe, override
-from ..core.tables import formatter
+from ..core.tables import formatter, write_html
 from ..engines import Plan
 from ..methods.fedavg import FedAvg
+from ..runs.arguments import RaceArguments
+from ..runs.notebook import reporting
 from ..runs.progress import Reporter
 from ..runs.settings import Config
 from ..runs.setup import check_needs, make_plan, separate
@@ -27,6 +29,7 @@ from .presets import Preset, find_kind, find_presets
 from .profile import find_conflicts, measure_federation, split_conflicts
 from .race import Race, RaceSchedule, plan_race, run_race
 from .rules import Finding, Recommendation, findings, recommend
+from .tables import findings_table, race_table, recommended_table
 
 CHOSEN = 3
 """How many methods are recommended."""
@@ -39,7 +42,7 @@ CLOSE = 0.01
 """Relative differences of scores below this are called close."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Advice:
     """What a federation is like, which methods suit it and, if they raced, which won.
 
@@ -70,8 +73,17 @@ class Advice:
         first = self.race.places[0] if self.race else None
         return first.method if first is not None and math.isfinite(first.score) else None
 
+    def __repr__(self) -> str:
+        return f"Advice({self.sentence!r})"
+
     def __str__(self) -> str:
         return self.sentence
+
+    def _repr_html_(self) -> str:
+        """The advice in a notebook: the sentence, the race, and what it rests on."""
+        race = [race_table(self.race)] if self.race else []
+        skipped = [f"left out {method}: {why}" for method, why in self.skipped.items()]
+        return write_html([*race, recommended_table(self), findings_table(self)], [self.sentence, *skipped])
 
     @property
     def sentence(self) -> str:
@@ -209,7 +221,7 @@ def advise(
     budget: str = "gradients",
     budgets: Sequence[float] = (),
     reporter: Reporter | None = None,
-    **settings: Any,
+    **settings: Unpack[RaceArguments],
 ) -> Advice:
     """Say what kind of heterogeneity a federation has, and which methods suit it.
 
@@ -231,4 +243,7 @@ def advise(
         raise InputError("the methods of a race are chosen by the rules; leave out method=...")
     config, objects = separate({"data": data, **settings})
     study = Study(config, objects, rounds, budget, budgets)
-    return study.run_race(reporter) if race else study.advice
+    if not race:
+        return study.advice
+    with reporting(reporter) as shown:
+        return study.run_race(shown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
 from pathlib import Path
@@ -14,7 +13,6 @@ import idiolect
 
 from ..core.errors import InputError
 from ..core.expressions import write
-from ..core.tables import formatter
 from . import screen
 from .folders import settings_file
 from .settings import LINEUP, Json, Overrides, Quiet, Trust, gather_settings, with_settings
@@ -107,42 +105,21 @@ def run_race(study: Study, quiet: bool) -> Advice:
 
 def show_profile(study: Study, advice: Advice) -> None:
     """What was measured, and what the rules make of it."""
+    from ..advice.tables import findings_table, recommended_table
+
     data = study.plan.data
     screen.paragraph(f"{data.name}, {len(data)} clients, {data.partition} (partition {data.partition_hash})")
     screen.say()
-    rows = [
-        (
-            finding.scale.name,
-            number(finding.value),
-            finding.level,
-            f"{finding.scale.some:g}/{finding.scale.strong:g}",
-            finding.scale.meaning,
-        )
-        for finding in advice.findings
-    ]
-    heads = ("", "value", "level", "some/strong", "what the value is")
-    screen.show_table(heads, rows, whole=heads[:-1], text=True)
+    screen.show(findings_table(advice), whole=("", "value", "level", "some/strong"), text=True)
     if advice.conflicts:
         layers = ", ".join(f"{unit} {share:.2f}" for unit, share in advice.conflicts.items())
         screen.paragraph(f"conflicts by layer: {layers}", "dim")
         screen.say()
-    recommended = [(choice.method, str(choice.points), choice.reason) for choice in advice.recommended]
-    screen.show_table(("recommended", "points", "why"), recommended, whole=("recommended", "points"), text=True)
+    screen.show(recommended_table(advice), whole=("recommended", "points"), text=True)
     for preset in advice.tuned.values():
         screen.paragraph(f"{preset}; idiolect run --preset tuned takes it", "dim")
     for method, why in advice.skipped.items():
         screen.paragraph(f"left out {method}: {why}", "yellow")
-
-
-def number(value: float) -> str:
-    """A measured number as tables show it.
-
-    >>> number(0.64567), number(1797.0), number(math.nan)
-    ('0.646', '1797', '–')
-    """
-    if math.isnan(value):
-        return "–"
-    return f"{value:.0f}" if value == round(value) and value >= 1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
 def show_schedule(schedule: RaceSchedule, study: Study) -> None:
@@ -170,21 +147,10 @@ def show_schedule(schedule: RaceSchedule, study: Study) -> None:
 
 def show_race(race: Race, study: Study) -> None:
     """How the race ended."""
-    show = formatter(race.metric)
-    unit = " (%)" if race.metric == "accuracy" else ""
-    rows = [
-        (
-            place.method,
-            show(place.score),
-            str(place.rung + 1),
-            str(place.rounds),
-            f"{place.gradients:,}",
-            f"{place.seconds:.1f}",
-        )
-        for place in race.places
-    ]
+    from ..advice.tables import race_table
+
     screen.say()
-    screen.show_table(("method", f"validation {race.metric}{unit}", "rungs", "rounds", "gradients", "s"), rows)
+    screen.show(race_table(race))
     lower = "; lower is better" if race.direction == "lower" else ""
     screen.paragraph(
         f"Who ran more rungs stands higher; scores of different rungs are not comparable{lower}. One seed"

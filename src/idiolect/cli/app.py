@@ -41,7 +41,6 @@ TRAINING_ERROR, INPUT_ERROR = 1, 2
 
 app = typer.Typer(
     name="idiolect",
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},

@@ -17,6 +17,7 @@ import idiolect
 from ..core.expressions import write
 from ..core.options import options_of
 from . import screen
+from .completion import complete_method
 from .formula import readable
 from .options import options_as_dicts, show_options
 from .settings import Json
@@ -27,7 +28,10 @@ CATALOG = Path(__file__).parents[1] / "methods" / "catalog.json"
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this method in detail.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Show this method in detail.", autocompletion=complete_method),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the methods, or show one with its options, formula and paper.

@@ -42,9 +42,11 @@ def partition(
         return
     from ..report import draw_partition, partition_text
     from ..runs.setup import resolve_data
+    from .training import make_reporter
 
     config = idiolect.runs.configure(settings)
-    federation = resolve_data(config, {})
+    with make_reporter(quiet=False):
+        federation = resolve_data(config, {})
     screen.say(partition_text(federation))
     samples = sum(len(client.indices) for client in federation.clients)
     screen.say(

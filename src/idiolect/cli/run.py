@@ -14,6 +14,7 @@ from ..core.errors import InputError
 from ..core.expressions import parse
 from ..core.names import slug
 from . import screen
+from .completion import complete_method
 from .folders import next_free
 from .settings import JsonLines, Logs, Overrides, Quiet, Trust, gather_settings, with_settings
 
@@ -24,6 +25,7 @@ def run(
         str | None,
         typer.Argument(
             metavar="[METHOD or CONFIG.yaml]",
+            autocompletion=complete_method,
             help="A method, or a file of settings as 'name: value' lines; options below override them.",
         ),
     ] = None,

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.names import visible
+from ..core.tables import Table as Written
 
 OUT = Console(highlight=False)
 ERR = Console(highlight=False, stderr=True)
@@ -114,6 +115,13 @@ def show_table(
         table.add_row(*(Text(visible(cell)) for cell in row))
     OUT.print(table)
     say()
+
+
+def show(table: Written, whole: Sequence[str] = (), text: bool = False) -> None:
+    """A table as it is written elsewhere, under its title."""
+    heads = [column.head for column in table.columns]
+    rows = [[cell.text for cell in row] for row in table.rows]
+    show_table(heads, rows, title=table.title, whole=whole, text=text)
 
 
 def show_groups(groups: Mapping[str, Sequence[Sequence[str]]]) -> None:

@@ -18,6 +18,7 @@ from ..core.expressions import value, write
 from ..core.options import OptionInfo, options_of
 from ..core.trust import named_by
 from ..runs.settings import OWN, Config, read_config
+from .completion import complete_setting
 
 PANELS = {"method": "Method, data and model", "rounds": "Training", "eval_every": "Evaluation and run"}
 """A panel of the help text begins at this setting."""
@@ -95,6 +96,7 @@ def _parameter(info: OptionInfo) -> inspect.Parameter:
         metavar=None if kind is bool else {int: "N", float: "X"}.get(kind, info.name.upper()),
         show_default=False,
         rich_help_panel=_panel(info.name),
+        autocompletion=complete_setting(info),
     )
     annotation: Any = Annotated[kind | None, option]
     return inspect.Parameter(info.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,6 @@ import typer
 import idiolect
 
 from ..core.errors import InputError, TrainingError
-from ..core.tables import formatter
 from . import screen
 from .folders import next_free
 from .settings import LINEUP, ConfigFile, Overrides, Quiet, Trust, gather_settings, with_settings, without_method
@@ -88,31 +86,9 @@ def tune(
 
 
 def show_tuning(tuning: Tuning) -> None:
-    """What was chosen for each method, and by how many trials."""
-    show = formatter(tuning.metric)
-    unit = " (%)" if tuning.metric == "accuracy" else ""
-    rows = [
-        (
-            tuned.expression if has_score else f"nothing for {tuned.method}",
-            f"{tuned.lr:g}" if has_score else "",
-            show(tuned.before),
-            show(tuned.score),
-            trials_text(tuned.trials, tuned.failed),
-        )
-        for tuned in tuning.methods
-        for has_score in [math.isfinite(tuned.score)]
-    ]
-    heads = ("chosen", "lr", "as given", "tuned", "trials")
-    screen.show_table(heads, rows, title=f"validation {tuning.metric}{unit}")
-    for trial in tuning.trials:
-        if trial.error:
-            screen.paragraph(f"{trial.expression}, lr {trial.lr:g}, failed: {trial.error}", "yellow")
+    """What was chosen for each method, and which trials failed."""
+    from ..tuning.tables import chosen_table, failed_lines
 
-
-def trials_text(trials: int, failed: int) -> str:
-    """How many trials there were.
-
-    >>> trials_text(10, 0), trials_text(10, 2)
-    ('10', '10 (2 failed)')
-    """
-    return f"{trials} ({failed} failed)" if failed else str(trials)
+    screen.show(chosen_table(tuning))
+    for line in failed_lines(tuning):
+        screen.paragraph(line, "yellow")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from ..contract import Method
 from ..core.errors import InputError, TrainingError
@@ -16,8 +16,10 @@ from ..core.files import write_text
 from ..core.registry import describe
 from ..core.trust import named_by
 from ..runs.api import carry_out
+from ..runs.arguments import Arguments, Known
 from ..runs.folder import next_round, require_objects
 from ..runs.lock import lock_folder
+from ..runs.notebook import reporting
 from ..runs.progress import Reporter
 from ..runs.settings import Config
 from ..runs.setup import check_objects, make_plan, resolve_data, separate
@@ -58,7 +60,7 @@ def compare(
     rounds_of: Mapping[str, int] | None = None,
     rerun: str | Sequence[str | Method] = (),
     trust: bool = False,
-    **settings: Any,
+    **settings: Unpack[Arguments],
 ) -> Comparison:
     """Run methods on identical partitions, initial weights and sampled clients, and rank them.
 
@@ -130,7 +132,8 @@ def compare(
                 folder / SPEC, write_spec(config, names, seed_list, against, left_out, own_rates, budget, own_rounds)
             )
         remove_runs([spec for spec in specs if spec.config.method in anew])
-        carried_out, failed = carry_out_all(pending, objects, jobs, reporter or Reporter())
+        with reporting(reporter) as shown:
+            carried_out, failed = carry_out_all(pending, objects, jobs, shown)
     summaries |= carried_out
     names = [name for name in names if name not in failed]
     specs = [spec for spec in specs if spec.config.method in names]
@@ -171,7 +174,12 @@ def fit_methods(methods: Sequence[Method], config: Config, objects: Mapping[str,
 
 
 def resume_comparison(
-    folder: str | Path, *, jobs: int = 1, reporter: Reporter | None = None, trust: bool = False, **objects: Any
+    folder: str | Path,
+    *,
+    jobs: int = 1,
+    reporter: Reporter | None = None,
+    trust: bool = False,
+    **objects: Unpack[Known],
 ) -> Comparison:
     """Continue a comparison where it stopped; what was given in Python must be given again. With `trust`, code that the
     folder names runs though no run on this machine has used it."""

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.tables import Cell, score_cell
+from ..runs.constants import TITLES
 from .statistics import Interval, interval
 
 if TYPE_CHECKING:
     from .leaderboard import Comparison
-
-TITLES = {"own": "a constant per client", "shared": "one constant for all"}
-"""How tables call constants."""
 
 
 def score_constants(summaries: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Interval]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.files import finite_or_null
+from ..core.tables import write_html
 from .constants import beats_constants
 from .statistics import Interval, Paired, compare_pairs, holm, interval
 
@@ -84,7 +85,7 @@ class LeaderboardRow:
         return self.relative_gradients >= MORE_GRADIENTS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Methods compared under one protocol, best first; `skipped` could not run here, `failed` learned nothing."""
 
@@ -99,10 +100,24 @@ class Comparison:
         """The row of a method, by the expression that names it."""
         return next(row for row in self.rows if row.method == method)
 
+    def __repr__(self) -> str:
+        """Who is ahead, of how many, over how many seeds."""
+        seeds, methods = len(self.protocol["seeds"]), len(self.rows)
+        best = f", {self.rows[0].method} ahead" if self.rows else ""
+        return f"Comparison({methods} methods on {self.protocol['data']}, {seeds} seed{'s' * (seeds != 1)}{best})"
+
     def __str__(self) -> str:
         from .tables import markdown
 
         return markdown(self)
+
+    def _repr_html_(self) -> str:
+        """The leaderboard in a notebook: what it says, its tables, protocol and footnotes."""
+        from .conclusion import conclude
+        from .tables import footnotes, leaderboard_tables, protocol_lines
+
+        tables = [table.shorten() for table in leaderboard_tables(self)] if self.rows else []
+        return write_html(tables, [conclude(self), *protocol_lines(self), *footnotes(self)])
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values, as written to comparison.json; what is not a number is null."""

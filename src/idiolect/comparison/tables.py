@@ -27,6 +27,7 @@ from ..core.tables import (
     score_cell,
     unit,
 )
+from ..runs.tables import describe_left_out, describe_refusals
 from .constants import constant_rows
 from .leaderboard import Comparison, LeaderboardRow, plain
 from .statistics import SIGNIFICANT, Interval
@@ -326,31 +327,6 @@ def _left_out_lines(comparison: Comparison) -> list[str]:
             who = "all methods" if len(groups) == 1 and len(methods) > 1 else ", ".join(methods)
             lines.append(f"{who}: {words}{seeds}.")
     return lines
-
-
-def describe_left_out(undefined: int, missing: int, clients: int, metric: str) -> str:
-    """How many clients' scores at the selected round are left out, and why; empty if none are.
-
-    >>> describe_left_out(1, 0, 6, "auc"), describe_left_out(0, 2, 6, "auc"), describe_left_out(0, 0, 6, "auc")
-    ('the auc of 1 of 6 clients is undefined and left out', '2 of 6 clients were not scored and are left out', '')
-    """
-    parts = []
-    if undefined:
-        parts.append(f"the {metric} of {undefined} of {clients} clients is undefined and left out")
-    if missing:
-        parts.append(f"{missing} of {clients} clients were not scored and are left out")
-    return "; ".join(parts)
-
-
-def describe_refusals(refusals: Mapping[str, int]) -> str:
-    """How many uploads were left out, and why.
-
-    >>> describe_refusals({"not finite": 3, "not declared by the method": 1})
-    '4 uploads were left out: 3 not finite, 1 not declared by the method'
-    """
-    total = sum(refusals.values())
-    reasons = ", ".join(f"{count} {kind}" for kind, count in refusals.items())
-    return f"{total} upload{'s were' if total != 1 else ' was'} left out: {reasons}"
 
 
 def markdown(comparison: Comparison) -> str:

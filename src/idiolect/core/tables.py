@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -89,6 +90,13 @@ class Table:
         lines = [heads, ruler, *self._lines("**{}**".format, escape_markdown)]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
+    def html(self) -> str:
+        """What is shown, the best of a column in bold, for a notebook."""
+        lines = [f"<tr>{''.join(f'<td>{text}</td>' for text in line)}</tr>" for line in self._lines(_BOLD, escape_html)]
+        heads = "".join(f"<th>{escape_html(column.head)}</th>" for column in self.columns)
+        caption = f"<caption>{escape_html(self.title)}</caption>" if self.title else ""
+        return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
     def latex(self) -> str:
         """A tabular for the package booktabs."""
         head = " & ".join(_escape_latex(column.head) for column in self.columns)
@@ -112,6 +120,12 @@ def _pick(line: Sequence[T], places: Sequence[int]) -> list[T]:
     return [line[place] for place in places]
 
 
+def text_table(name: str, title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table of texts, in which nothing is the best."""
+    cells = tuple(tuple(Cell(text, text) for text in row) for row in rows)
+    return Table(name, title, "", tuple(map(Column, heads)), cells)
+
+
 def csv_cell(value: Any) -> Any:
     """A cell of a CSV file: empty where it is not a number, and text that a spreadsheet would take for a formula begins
     with an apostrophe.
@@ -132,6 +146,24 @@ def escape_markdown(text: str) -> str:
     'a\\|b \\<i> [x]\\(y)'
     """
     return re.sub(r"([\\|`]|<(?=[\w/!?])|(?<=\])\()", r"\\\1", visible(text))
+
+
+_BOLD = "<b>{}</b>".format
+
+
+def escape_html(text: str) -> str:
+    """Plain text for a page.
+
+    >>> escape_html("<b> & c")
+    '&lt;b&gt; &amp; c'
+    """
+    return html.escape(visible(text))
+
+
+def write_html(tables: Iterable[Table], lines: Iterable[str]) -> str:
+    """Sentences and tables for a notebook: the first sentence above the tables, the others below."""
+    first, *others = [f"<p>{escape_html(line)}</p>" for line in lines]
+    return "".join([first, *(table.html() for table in tables), *others])
 
 
 _LATEX = {

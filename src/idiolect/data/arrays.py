@@ -12,20 +12,27 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from ..core.errors import DataError
+from . import samples
+from .lazy.arrays import ArraySamples
+from .lazy.datasets import open_dataset
+from .samples import Inputs, Samples
 
 
-def inputs(values: Any, owner: str) -> Tensor:
-    """Inputs as float32, or as int64 where they are tokens (whole numbers other than bytes).
+def inputs(values: Any, owner: str) -> Inputs:
+    """Inputs as float32, or as int64 where they are tokens (whole numbers other than bytes). What is memory-mapped, and
+    many bytes, stay what they are.
 
     >>> inputs([[1.0, 2.0]], "client 'a'").dtype, inputs(np.array([[3, 4]]), "client 'a'").dtype
     (torch.float32, torch.int64)
     """
-    x = _tensor(values, "inputs", owner)
+    x = values if isinstance(values, Samples) else _keep(values) or _tensor(values, "inputs", owner)
     if x.ndim < 2:
         raise DataError(
             f"{owner}: the inputs have the shape {list(x.shape)}, but need one row per sample;"
             " give a single feature as x[:, None]"
         )
+    if isinstance(x, Samples):
+        return x
     return x.float() if x.is_floating_point() or x.dtype in (torch.uint8, torch.bool) else x.long()
 
 
@@ -49,7 +56,7 @@ def targets(values: Any, owner: str, classes: int | None = None) -> Tensor:
     return y.long()
 
 
-def pair(data: Any, owner: str, classes: int | None = None) -> tuple[Tensor, Tensor]:
+def pair(data: Any, owner: str, classes: int | None = None) -> tuple[Inputs, Tensor]:
     """Inputs and targets from a tuple (x, y) or a PyTorch dataset of such pairs.
 
     >>> x, y = pair(([[0.0], [1.0]], [0, 1]), "client 'a'")
@@ -76,16 +83,28 @@ def classes_of(y: Tensor, owner: str) -> int | None:
     return None if y.is_floating_point() else int(y.max()) + 1
 
 
-def vocabulary_of(inputs: Iterable[Tensor]) -> int:
+def vocabulary_of(inputs: Iterable[Inputs]) -> int:
     """One more than the largest token; 0 where the inputs are numbers.
 
     >>> vocabulary_of([torch.tensor([[0, 7]]), torch.tensor([[3, 3]])])
     8
     """
-    different = {id(tensor): tensor for tensor in inputs}.values()
-    return max(
-        (int(tensor.max()) + 1 for tensor in different if not tensor.is_floating_point() and tensor.numel()), default=0
-    )
+    different = {id(body): body for body in inputs if not body.is_floating_point() and len(body)}.values()
+    return max((1 + (b.largest() if isinstance(b, Samples) else int(b.max())) for b in different), default=0)
+
+
+def _keep(values: Any) -> ArraySamples | None:
+    """Arrays that are converted batch by batch: memory-mapped ones, and many bytes."""
+    if isinstance(values, np.memmap) and values.dtype.kind in "biuf" and values.ndim > 1:
+        return ArraySamples(values)
+    small = isinstance(values, np.ndarray | Tensor) and str(values.dtype).removeprefix("torch.") in ("uint8", "bool")
+    if small and 4 * _count(values) > samples.LARGE:
+        return ArraySamples(values.detach().cpu() if isinstance(values, Tensor) else torch.from_numpy(values))
+    return None
+
+
+def _count(values: np.ndarray | Tensor) -> int:
+    return values.numel() if isinstance(values, Tensor) else values.size
 
 
 def _tensor(values: Any, what: str, owner: str) -> Tensor:
@@ -109,16 +128,15 @@ def _from_array(values: Any, what: str, owner: str) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(native))
 
 
-def _gather(dataset: Dataset[Any], owner: str) -> tuple[Tensor, Tensor]:
-    """All samples of a dataset, stacked."""
+def _gather(dataset: Dataset[Any], owner: str) -> tuple[Inputs, Tensor]:
+    """All samples of a dataset, stacked, or to be read when they are needed."""
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         return dataset.tensors[0], dataset.tensors[1]
-    if isinstance(dataset, IterableDataset):
-        items = list(dataset)
-    elif hasattr(dataset, "__len__"):
-        items = [dataset[at] for at in range(len(dataset))]
-    else:
-        raise DataError(f"{owner}: the dataset {type(dataset).__name__} has no length; define __len__")
+    if not isinstance(dataset, IterableDataset):
+        if not hasattr(dataset, "__len__"):
+            raise DataError(f"{owner}: the dataset {type(dataset).__name__} has no length; define __len__")
+        return open_dataset(dataset, owner)
+    items = list(dataset)
     if not items:
         raise DataError(f"{owner} is empty; leave it out or give it samples")
     if any(not isinstance(item, tuple | list) or len(item) != 2 for item in items):

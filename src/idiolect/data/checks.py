@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -11,10 +12,12 @@ from torch import Tensor
 
 from ..core.errors import DataError
 from .arrays import vocabulary_of
+from .samples import Inputs, Samples
 
 if TYPE_CHECKING:
     from .client import Client
 
+log = logging.getLogger("idiolect")
 
 MOST_CLASSES = 10**7
 """How many classes, or different tokens, there may be: a network has an output, or a row, for each."""
@@ -39,11 +42,28 @@ def check_clients(clients: Sequence[Client], classes: int | None) -> int | None:
         )
     for client in clients:
         if client.shift is not None:
-            client.shift(client.x[:1], client.train[:1])
+            client.take(client.train[:1].long())
     return None if clients[0].y.is_floating_point() else _check_labels(clients, classes)
 
 
-def check_public(public: tuple[Tensor, Tensor], clients: Sequence[Client]) -> None:
+def warn_of_random(clients: Sequence[Client]) -> None:
+    """Say once whose validation and test samples draw random numbers, as if they were to be augmented."""
+    names = [
+        client.name
+        for client in clients
+        if isinstance(client.x, Samples) and client.x.draws_at(torch.cat([client.val, client.test]).long())
+    ]
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        log.warning(
+            "the data set of client %r%s draws random numbers, which its validation and test samples also get (always"
+            " the same ones); give it data sets of their own without them: {'train': ..., 'val': ..., 'test': ...}",
+            names[0],
+            more,
+        )
+
+
+def check_public(public: tuple[Inputs, Tensor], clients: Sequence[Client]) -> None:
     """Raise `DataError` unless public samples look like the clients' own."""
     x, client_x = public[0], clients[0].x
     if not len(x) or x.shape[1:] != client_x.shape[1:] or x.dtype != client_x.dtype:
@@ -79,13 +99,17 @@ def _check_alike(first: Client, client: Client) -> None:
             )
 
 
-def _check_finite(clients: Sequence[Client], get: Callable[[Client], Tensor], what: str) -> None:
+def _check_finite(clients: Sequence[Client], get: Callable[[Client], Inputs], what: str) -> None:
     # Clients may share one tensor, which is then looked at once; part by part, as a whole one would be copied.
-    tensors = {id(get(client)): get(client) for client in clients}
+    # What is read when it is needed is looked at then.
+    tensors = {id(body): body for body in map(get, clients) if isinstance(body, Tensor)}
     if all(bool(torch.isfinite(part).all()) for tensor in tensors.values() for part in torch.split(tensor, 1024)):
         return
     for client in clients:
-        values = get(client)[client.indices].flatten(1) if get(client).ndim > 1 else get(client)[client.indices, None]
+        body = get(client)
+        if isinstance(body, Samples):
+            continue
+        values = body[client.indices].flatten(1) if body.ndim > 1 else body[client.indices, None]
         bad = int((~torch.isfinite(values)).any(1).sum())
         if bad:
             raise DataError(

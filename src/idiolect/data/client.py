@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,7 +13,11 @@ from torch import Tensor
 from ..core.errors import DataError, InputError
 from . import arrays
 from .partitions.shift import Shift
+from .samples import Draw, Inputs, Samples, join_inputs
 from .splits import SPLITS, Shares, cut
+
+if TYPE_CHECKING:
+    from .transforms import Transforms
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,12 +30,13 @@ class Client:
     """
 
     name: str
-    x: Tensor
+    x: Inputs
     y: Tensor
     train: Tensor
     val: Tensor
     test: Tensor
     shift: Shift | None = None
+    transform: Transforms | None = None
 
     def __repr__(self) -> str:
         shift = f", {self.shift}" if self.shift else ""
@@ -52,10 +57,21 @@ class Client:
             raise InputError(f"there is no split {which!r}; choose {', '.join(SPLITS)}")
         return self.take(getattr(self, which).long())
 
-    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets at some positions of `x` and `y`, as this client sees them."""
-        x = self.x.index_select(0, positions)  # several times faster than x[positions]
-        return (self.shift(x, positions) if self.shift else x), self.y.index_select(0, positions)
+    @property
+    def late(self) -> bool:
+        """Whether the inputs are read when they are needed, so that a batch is all that should be taken at once."""
+        return isinstance(self.x, Samples)
+
+    def take(self, positions: Tensor, draw: Draw | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs and targets at some positions of `x` and `y`, as this client sees them. In a pass over training
+        samples `draw` says in which, and random transforms apply."""
+        y, owner = self.y.index_select(0, positions), f"client {self.name!r}"
+        if isinstance(self.x, Samples):
+            x, y = self.x.take(positions, y, owner, draw)
+        else:
+            x = self.x.index_select(0, positions)  # several times faster than x[positions]
+        x = self.shift(x, positions) if self.shift else x
+        return (self.transform(x, positions, owner, draw) if self.transform else x), y
 
 
 def build_client(name: str, data: Any, shares: Shares, rng: np.random.Generator, classes: int | None) -> Client:
@@ -80,6 +96,6 @@ def build_client(name: str, data: Any, shares: Shares, rng: np.random.Generator,
     for which in list(parts)[1:]:
         cuts[which] = np.arange(start, start + len(parts[which][0]))
         start += len(cuts[which])
-    x, y = (torch.cat([pair[place] for pair in parts.values()]) for place in (0, 1))
+    x, y = join_inputs([x for x, _ in parts.values()]), torch.cat([y for _, y in parts.values()])
     train, val, test = (torch.from_numpy(cuts[which]) for which in SPLITS)
     return Client(name, x, y, train, val, test)

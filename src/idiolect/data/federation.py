@@ -18,11 +18,14 @@ from ..core.errors import DataError
 from ..core.options import did_you_mean
 from ..core.randomness import generator
 from . import arrays
-from .checks import check_clients, check_public
+from .checks import check_clients, check_public, warn_of_random
 from .client import Client, build_client
+from .lazy.cache import attach_cache
 from .naming import UNNAMED, Naming, make_naming, number_clients
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
+from .samples import Inputs, Samples, digest_rows
 from .splits import SHARES, SPLITS, Indices, check_seed, check_shares, cut, hold_out
+from .transforms import Transforms
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,12 +42,13 @@ class Federation:
     classes: int | None
     partition: str
     partition_hash: str
-    public: tuple[Tensor, Tensor] | None = None
+    public: tuple[Inputs, Tensor] | None = None
     unseen: frozenset[int] = frozenset()
     seed: int = 0
     words: int | None = None
     names: Naming = UNNAMED
     loss: str | None = None
+    transform: Transforms | None = None
 
     def __getitem__(self, name: str) -> Client:
         """A client by its name."""
@@ -67,10 +71,11 @@ class Federation:
         """The clients that may train, by position."""
         return tuple(position for position in range(len(self)) if position not in self.unseen)
 
-    @property
+    @cached_property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
-        return tuple(self.clients[0].x.shape[1:])
+        """The shape of one sample, as networks see it."""
+        first = self.clients[0]
+        return tuple((first.take(first.train[:1].long())[0] if self.transform else first.x).shape[1:])
 
     @property
     def outputs(self) -> int:
@@ -99,10 +104,28 @@ class Federation:
         for client in self.clients:
             digest.update(f"{client.name} {client.shift}".encode())
             for which in SPLITS:
-                index = getattr(client, which)
-                _update(digest, client.x[index], client.y[index])
-        _update(digest, *(self.public or ()))
+                index = getattr(client, which).long()
+                _update(digest, client.x, index)
+                _update(digest, client.y, index)
+        for body in self.public or ():
+            _update(digest, body, torch.arange(len(body)))
         return digest.hexdigest()[:12]
+
+    def transformed(self, transform: Transforms | None) -> Federation:
+        """The same with these transforms of inputs, or an error where they are not for them."""
+        if transform is None and self.transform is None:
+            return self
+        if transform is not None:
+            first = replace(self.clients[0], transform=None)
+            transform.fit(*first.take(first.train[:3].long()))
+        clients = tuple(replace(client, transform=transform) for client in self.clients)
+        return replace(self, clients=clients, transform=transform)
+
+    def cached(self, megabytes: int, folder: str | None = None) -> Federation:
+        """The same, which keeps so much of what is read late: in memory, or in a folder."""
+        bodies = [*(client.x for client in self.clients), *(self.public or ())[:1]]
+        attach_cache([body for body in bodies if isinstance(body, Samples)], megabytes, folder)
+        return self
 
     def label_counts(self) -> Tensor:
         """How many samples of each class each client holds: [clients, classes].
@@ -238,6 +261,7 @@ class Federation:
     ) -> Federation:
         classes = check_clients(clients, classes)
         names.check(classes, tuple(clients[0].x.shape[1:]))
+        warn_of_random(clients)
         if isinstance(public, float):
             raise DataError(
                 "a share of public samples is taken out of one pool of data, but these data come as clients; "
@@ -266,6 +290,7 @@ def _number(clients: int) -> list[str]:
     return [f"client-{position:0{len(str(clients - 1))}}" for position in range(clients)]
 
 
-def _update(digest: Any, *tensors: Tensor) -> None:
-    for tensor in tensors:
-        digest.update(f"{list(tensor.shape)} {tensor.dtype}".encode() + tensor.contiguous().numpy().tobytes())
+def _update(digest: Any, body: Inputs, index: Tensor) -> None:
+    digest.update(f"{[len(index), *body.shape[1:]]} {body.dtype}".encode())
+    for part in digest_rows(body, index):
+        digest.update(part)

@@ -11,6 +11,7 @@ import torch
 
 from ..contract import Batch, Download
 from ..contract.gradients import Autograd
+from ..core.errors import DataError
 from ..core.options import Options, option
 from ..core.registry import Registry, describe
 from ..kernels import find_dense
@@ -133,6 +134,8 @@ def measure(plan: Plan, clients: int) -> dict[str, float]:
             time_training(engine, ids, message)
             seconds[text] = time_training(engine, ids, message)
             evaluate_some(engine, plan)
+        except DataError:  # no engine can read what is broken
+            raise
         except Exception as error:
             seconds.pop(text, None)
             log.warning("auto leaves out the engine %s, which failed: %s", text, str(error).partition("\n")[0])

@@ -14,7 +14,7 @@ from ..core.code import user_code
 from ..core.errors import ModelError
 from ..task.metrics import Metric
 from .phases import error_context, run_phases
-from .plan import Part, Plan, join_parts
+from .plan import Part, Plan, split_parts
 from .slots import first_client, gather
 
 EVAL_BATCH = 1024
@@ -79,7 +79,7 @@ def evaluate_together(plan: Plan, ids: Sequence[int], round: int, download: Down
     """Scores of clients that have never trained and predict with one and the same model, which is the shared one."""
     ctx = plan.context(ids[0], round)
     model = plan.method.personal_model(ctx, gather(ctx, {}, download.of(ids[0]), training=False))
-    scores = score_together(plan, ids, lambda x: predict(plan, ctx, model, x), "personal")
+    scores = score_together(plan, ids, lambda x: predict(plan, ctx, model, x), "personal", eval_batch(plan))
     if not plan.eval_global:
         return scores
     return {i: [*known, *(replace(score, point="global") for score in known)] for i, known in scores.items()}
@@ -94,23 +94,23 @@ def evaluate_global(plan: Plan, ids: Sequence[int], round: int, common: Slots) -
         return {i: [] for i in ids}
     if len(ids) > 1:
         with suppress(Exception):  # an error comes again for the client that it belongs to
-            return score_together(plan, ids, lambda x: predict_plainly(ctx.task, model, x), "global")
+            return score_together(plan, ids, lambda x: predict_plainly(ctx.task, model, x), "global", EVAL_BATCH)
         return {i: evaluate_global(plan, [i], round, common)[i] for i in ids}
     with error_context(plan, ctx, "evaluation of the shared model"):
-        return score_together(plan, ids, lambda x: predict_plainly(ctx.task, model, x), "global")
+        return score_together(plan, ids, lambda x: predict_plainly(ctx.task, model, x), "global", EVAL_BATCH)
 
 
 def score_together(
-    plan: Plan, ids: Sequence[int], predict: Callable[[Tensor], Tensor], point: str
+    plan: Plan, ids: Sequence[int], predict: Callable[[Tensor], Tensor], point: str, size: int
 ) -> dict[int, list[Score]]:
     """Scores of one model on the validation and test data of several clients, in common batches."""
     parts_of = {i: find_held_out(plan, i) for i in ids}
     parts = [part for splits in parts_of.values() for part in splits.values()]
     if not parts:
         return {i: [] for i in ids}
-    x, y = join_parts(parts)
+    outputs, y = predict_parts(parts, predict, size)
     sizes = [(split, part.size) for splits in parts_of.values() for split, part in splits.items()]
-    scores = iter(score_outputs(plan.task_of(ids[0]), predict(x), y, point, sizes))
+    scores = iter(score_outputs(plan.task_of(ids[0]), outputs, y, point, sizes))
     return {i: [score for _ in splits for score in next(scores)] for i, splits in parts_of.items()}
 
 
@@ -130,8 +130,8 @@ def score_model(plan: Plan, ctx: ClientContext, model: Slots, point: str) -> lis
     """Loss and metrics of a personal model on the client's validation and test data."""
     scores = []
     for split, part in find_held_out(plan, ctx.index).items():
-        x, y = part.take()
-        scores += score_outputs(ctx.task, predict(plan, ctx, model, x), y, point, [(split, len(y))])[0]
+        outputs, y = predict_parts([part], lambda x: predict(plan, ctx, model, x), eval_batch(plan))
+        scores += score_outputs(ctx.task, outputs, y, point, [(split, len(y))])[0]
     return scores
 
 
@@ -153,9 +153,19 @@ def score_outputs(
 
 def predict(plan: Plan, ctx: ClientContext, model: Slots, x: Tensor) -> Tensor:
     """The outputs of a personal model on all of `x`, in the method's batches and in fixed order."""
-    size = plan.method.needs.eval_batch or EVAL_BATCH
     with torch.no_grad():
-        return torch.cat([plan.method.predict(ctx, model, part) for part in torch.split(x, size)])
+        return torch.cat([plan.method.predict(ctx, model, part) for part in torch.split(x, eval_batch(plan))])
+
+
+def eval_batch(plan: Plan) -> int:
+    """The samples that predict together."""
+    return plan.method.needs.eval_batch or EVAL_BATCH
+
+
+def predict_parts(parts: Sequence[Part], predict: Callable[[Tensor], Tensor], size: int) -> tuple[Tensor, Tensor]:
+    """Outputs and targets of several parts, of which so many samples at most are held at once."""
+    pairs = [(predict(x), y) for x, y in split_parts(parts, size)]
+    return torch.cat([outputs for outputs, _ in pairs]), torch.cat([y for _, y in pairs])
 
 
 def predict_plainly(task: Task, model: Slots, x: Tensor) -> Tensor:

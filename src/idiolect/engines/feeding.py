@@ -17,7 +17,7 @@ from ..core.randomness import generator
 from ..core.tree import Slots, Tree
 from ..task.task import Batch
 from .phases import Passes, batches, count_passes, draw_order, streams_of
-from .plan import Part, Plan, join_parts
+from .plan import Part, Plan, join_parts, late_size
 
 # Steps that are gathered and traced at once: enough to pay for the tracing, few enough to stay in the cache.
 RUN = 16
@@ -54,6 +54,19 @@ class Run(NamedTuple):
     drawn: list[tuple[Tensor, ...]]
     noise: Tree
 
+    def until(self, steps: int) -> Run:
+        """The first steps alone."""
+        return self._cut(self.first, slice(0, steps))
+
+    def after(self, steps: int) -> Run:
+        """What is left after some steps."""
+        return self._cut(self.first + steps, slice(steps, None))
+
+    def _cut(self, first: int, part: slice) -> Run:
+        drawn = [tuple(leaf[part] for leaf in leaves) for leaves in self.drawn]
+        noise = tree.map(lambda leaf: leaf[part], self.noise)
+        return Run(self.rows, first, len(range(self.steps)[part]), drawn, noise)
+
 
 class Feeder:
     """The batches of a phase for a stack of clients, short ones padded with samples of weight zero."""
@@ -77,7 +90,8 @@ class Feeder:
         size, longest = self.passes[0].size, max(p.samples for p in self.passes)
         per_epoch = [p.per_epoch for p in self.passes]
         full = min(longest // size, max(per_epoch))  # the step after these is narrower
-        ends = sorted({*per_epoch, full, *range(RUN, full, RUN)} - {0})
+        most = self._steps_at_once(size)
+        ends = sorted({*per_epoch, full, *range(most, full, most)} - {0})
         for epoch in range(epochs):
             orders = [self._orders(stream, epoch) for stream in streams_of(self.phase)]
             noise = self._noise(epoch)
@@ -87,11 +101,16 @@ class Feeder:
                 drawn = [self._gather([parts[row] for row in rows], places, end - first) for parts in orders]
                 yield Run(rows, first, end - first, drawn, noise(rows, range(first, end)))
 
+    def _steps_at_once(self, size: int) -> int:
+        """How many steps a run has: fewer where inputs that are read when they are needed would take much memory."""
+        client = self.plan.data.clients[self.members[0].index]
+        return max(1, min(RUN, late_size(client) // (size * len(self.members)))) if client.late else RUN
+
     def _orders(self, stream: str, epoch: int) -> list[Part]:
         """Each client's samples in the order of one pass."""
         parts = []
         for member, passes in zip(self.members, self.passes, strict=True):
-            part = self.plan.part(member.index, self.phase.data)
+            part = self.plan.passed(member.index, self.phase.data, member.ctx.round, epoch)
             chosen = draw_order(replace(member.ctx, phase=self.phase), part.size, passes.samples, stream, epoch)
             parts.append(part._replace(positions=part.positions[chosen]))
         return parts

@@ -68,13 +68,15 @@ def batches(plan: Plan, ctx: ClientContext, number: int) -> Iterator[tuple[Clien
         epoch, at = divmod(step, per_epoch)
         if at == 0:
             orders = (draw_order(ctx, part.size, samples, stream, epoch) for stream in streams_of(phase))
-            shuffled = [part.take(chosen) for chosen in orders]
+            part = plan.passed(ctx.index, phase.data, ctx.round, epoch)
+            cutters = [part.cutter(chosen) for chosen in orders]
             torch.default_generator.manual_seed(torch_seed(seed, "layers", number, ctx.round, ctx.index, epoch))
             random = generator(seed, f"noise {phase.name}", ctx.round, ctx.index, epoch)
         cut = slice(at * size, min((at + 1) * size, samples))
-        drawn = [Batch(xs[cut], ys[cut], ones[: cut.stop - cut.start]) for xs, ys in shuffled]
+        drawn = [Batch(*cutter(cut), ones[: cut.stop - cut.start]) for cutter in cutters]
         shapes = {name: [len(drawn[0].x) if n == -1 else n for n in shape] for name, shape in phase.noise}
-        noise = {name: torch.from_numpy(random.standard_normal(dims, "float32")) for name, dims in shapes.items()}
+        drawn_noise = {name: random.standard_normal(dims, "float32") for name, dims in shapes.items()}
+        noise = {name: torch.from_numpy(values).to(plan.device) for name, values in drawn_noise.items()}
         step_ctx = replace(ctx, step=at if phase.steps is None else step, noise=noise)
         yield step_ctx, drawn[0] if isinstance(phase.stream, str) else tuple(drawn)
 

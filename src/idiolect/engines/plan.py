@@ -4,7 +4,7 @@ Every engine, and a client on another machine, is given one and builds its conte
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -16,16 +16,22 @@ from ..contract import ClientContext, Method, ServerContext, Training
 from ..core.errors import ModelError
 from ..core.randomness import generator, torch_seed
 from ..data import Client, Federation
+from ..data.samples import Draw
 from ..task.network import Net
 from ..task.task import Task
 
+LATE_BYTES = 64 << 20
+"""Bytes of inputs that are taken at once where they are read when they are needed."""
+
 
 class Part(NamedTuple):
-    """Some samples of a client, named by their positions, so that a pass over them copies them only once."""
+    """Some samples of a client, named by their positions, so that a pass over them copies them only once; `draw` says
+    in which pass over training samples, on which random transforms depend."""
 
     client: Client
     positions: Tensor
     device: str
+    draw: Draw | None = None
 
     @property
     def size(self) -> int:
@@ -34,17 +40,46 @@ class Part(NamedTuple):
 
     def take(self, chosen: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Inputs and targets of all samples, or of chosen ones in their order."""
-        x, y = self.client.take(self.positions if chosen is None else self.positions[chosen])
+        x, y = self.client.take(self.positions if chosen is None else self.positions[chosen], self.draw)
         return x.to(self.device), y.to(self.device)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the samples are rows of a tensor, as they are."""
+        return not self.client.late and self.client.shift is None and self.client.transform is None
+
+    def cutter(self, chosen: Tensor) -> Callable[[slice], tuple[Tensor, Tensor]]:
+        """Gives cuts of chosen samples, which are gathered here and now unless they are read when they are needed."""
+        if self.client.late:
+            return lambda cut: self.take(chosen[cut])
+        x, y = self.take(chosen)
+        return lambda cut: (x[cut], y[cut])
 
 
 def join_parts(parts: Sequence[Part]) -> tuple[Tensor, Tensor]:
     """Inputs and targets of several parts, one after another; where they lie in one array, copied only once."""
     first = parts[0].client
-    if all(part.client.x is first.x and part.client.y is first.y and part.client.shift is None for part in parts):
+    if all(part.client.x is first.x and part.client.y is first.y and part.is_plain for part in parts):
         return parts[0]._replace(positions=torch.cat([part.positions for part in parts])).take()
     xs, ys = zip(*(part.take() for part in parts), strict=True)
     return torch.cat(xs), torch.cat(ys)
+
+
+def split_parts(parts: Sequence[Part], size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and targets of several parts, one after another, in batches of at most `size`; of fewer, and never of two
+    parts, where they are read when they are needed."""
+    if not any(part.client.late for part in parts):
+        x, y = join_parts(parts)
+        yield from zip(torch.split(x, size), torch.split(y, size), strict=True)
+        return
+    for part in parts:
+        for positions in torch.split(part.positions, min(size, late_size(part.client))):
+            yield part._replace(positions=positions).take()
+
+
+def late_size(client: Client) -> int:
+    """How many samples of a client are taken at once where they are read when they are needed."""
+    return max(1, LATE_BYTES // max(4, 4 * client.x.shape[1:].numel()))
 
 
 @dataclass(frozen=True)
@@ -158,7 +193,9 @@ class Plan:
             assert self.data.public is not None
             x, y = self.data.public
             everything = torch.arange(len(x))
-            return Part(Client("public", x, y, everything, everything[:0], everything[:0]), everything, self.device)
+            empty = everything[:0]
+            client = Client("public", x, y, everything, empty, empty, transform=self.data.transform)
+            return Part(client, everything, self.device)
         client = self.data.clients[index]
         positions = getattr(client, "train" if which == "holdout" else which).long()
         if which in ("train", "holdout") and self.method.needs.holdout > 0:
@@ -169,18 +206,27 @@ class Plan:
             positions = positions[:0]
         return Part(client, positions, self.device)
 
-    def split(self, index: int, which: str) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of a part of a client's data."""
-        return self.part(index, which).take()
+    def passed(self, index: int, which: str, round: int, epoch: int) -> Part:
+        """The same in a pass of training, in which random transforms apply to training samples."""
+        part = self.part(index, which)
+        return part._replace(draw=Draw(self.training.seed, index, round, epoch)) if which == "train" else part
+
+    def split(self, index: int, which: str, most: int | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of a part of a client's data, or of its first samples."""
+        part = self.part(index, which)
+        return part._replace(positions=part.positions[:most]).take()
 
     def facts(self, index: int) -> tuple[Tensor, Tensor]:
         """How many training samples a client has, and how many of each class."""
         if index not in self._facts:
             part = self.part(index, "train")
-            y = part.client.y[part.positions].to(self.device)
+            y = part.client.y[part.positions]  # counted where the data are, which costs no wait for a device
             classes = self.data.classes
             counts = torch.bincount(y.reshape(-1), minlength=classes) if classes else torch.zeros(0)
-            self._facts[index] = (torch.tensor(float(len(y)), device=self.device), counts.to(torch.float32))
+            self._facts[index] = (
+                torch.tensor(float(len(y)), device=self.device),
+                counts.to(self.device, torch.float32),
+            )
         return self._facts[index]
 
     @cached_property

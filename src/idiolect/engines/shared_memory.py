@@ -6,8 +6,10 @@ import math
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Mapping
-from typing import NamedTuple
+from multiprocessing import reduction
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,9 +50,18 @@ class Arena:
             handle, path = tempfile.mkstemp()
             os.unlink(path)
         os.ftruncate(handle, _SIZE)
-        self._map = mmap.mmap(handle, _SIZE)
-        os.close(handle)
-        self._end = 0
+        self._open(handle)
+
+    def _open(self, handle: int) -> None:
+        self._handle, self._map, self._end = handle, mmap.mmap(handle, _SIZE), 0
+        weakref.finalize(self, os.close, handle)
+
+    def __getstate__(self) -> Any:
+        """The open file, for a process that is spawned and so inherits nothing."""
+        return reduction.DupFd(self._handle)
+
+    def __setstate__(self, state: Any) -> None:
+        self._open(state.detach())
 
     def reset(self) -> None:
         """Forget everything written; leaves that were read before must not be used any more."""

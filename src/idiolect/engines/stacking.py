@@ -15,21 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..contract import Method
 from ..contract.context import ClientContext
 from ..contract.gradients import Autograd, Grad, LossFn
 from ..contract.messages import Download, Upload
-from ..contract.phase import Phase
 from ..core import tree
 from ..core.tree import Slots, Tree
 from ..kernels import Dense, find_dense
-from ..task.optimizers import SGD
 from ..task.task import Batch, Scored
 from .client_round import Outcome, score_after_training, train
 from .effort import NO_EFFORT, read_effort
 from .feeding import Feeder, Member, Run, schedule
+from .linear_steps import take_steps
 from .phases import fresh_optimizer
-from .plan import Plan
+from .plan import Plan, late_size
 from .slots import finish, first_client, gather, kept_optimizer
 
 States = Mapping[int, Slots | None]
@@ -165,6 +163,7 @@ class Stack:
         self.state = stack_slots([m.state for m in members])
         self.samples = torch.stack([m.ctx.samples for m in members])
         self.class_counts = torch.stack([m.ctx.class_counts for m in members])
+        self.tries = 0
         self.steps, self.efforts = [0] * len(members), [NO_EFFORT] * len(members)
 
     def run(self) -> Iterator[tuple[int, Outcome]]:
@@ -195,18 +194,23 @@ class Stack:
             ctx = replace(self.ctx, phase=phase)
             with self._counted(everybody):
                 work = self.trace(self._before, ctx)(work)
-            plain = self.dense if is_plain(self.plan, phase) else None
-            if plain is not None:
-                work = {**work, "params": copy_leaves(work["params"]), "log": copy_leaves(work["log"])}
+            self.tries = 2 if self.dense is not None and phase.slots and isinstance(phase.stream, str) else 0
             for run in feed(Feeder(self.plan, self.members, phase)):
                 with self._counted(run.rows, run.steps if phase.slots else 0):
-                    if plain is not None:  # the largest clients come first, so that rows are always the first ones
-                        plain.steps_(work["params"], work["log"], Batch(*run.drawn[0]), phase.part, ctx.lr)
-                        ctx.gradients.count(taken=run.steps, passes=0)
-                    else:
-                        steps_of_run = self.trace(partial(self._steps, run), ctx, run.rows, 1)
-                        after = steps_of_run(slice_rows(work, run.rows), run.drawn, run.noise)
-                        work = merge_rows(work, after, run.rows)
+                    work = merge_rows(work, self._take(run, ctx, slice_rows(work, run.rows)), run.rows)
+        return work
+
+    def _take(self, run: Run, ctx: ClientContext, work: Slots) -> Slots:
+        """The steps of a run: in place where they can be, else traced; two that cannot are the last that are tried."""
+        while run.steps:
+            if self.dense is not None and self.tries:
+                trace = partial(self.trace, ctx=ctx, rows=run.rows, axis=1)
+                work, done = take_steps(self.dense, trace, ctx, work, run)
+                self.tries, run = 2 if done else self.tries - 1, run.after(done)
+            now = run.until(1 if self.tries else run.steps)
+            if now.steps:
+                work = self.trace(partial(self._steps, now), ctx, run.rows, 1)(work, now.drawn, now.noise)
+                run = run.after(now.steps)
         return work
 
     @contextmanager
@@ -282,11 +286,6 @@ def merge_rows(before: Slots, after: Slots, rows: list[int]) -> Slots:
     return {slot: tree.map(put, leaves, before[slot]) for slot, leaves in after.items()}
 
 
-def copy_leaves(leaves: Tree) -> Tree:
-    """A copy whose leaves may be changed in place."""
-    return tree.map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), leaves)
-
-
 def take_row(slots: Slots, row: int) -> Slots:
     """One client's slots out of a stack."""
     return {slot: {n: leaf[row] for n, leaf in leaves.items()} for slot, leaves in slots.items()}
@@ -295,11 +294,6 @@ def take_row(slots: Slots, row: int) -> Slots:
 def fit_chunk(plan: Plan, budget: int = 64 << 20) -> int:
     """How many clients to stack: as many as keep a stack of models within a few caches, at most 32."""
     size = 4 * sum(leaf.numel() for leaf in plan.tasks[0].net.params.values())
-    return max(1, min(32, math.floor(budget / max(1, size))))
-
-
-def is_plain(plan: Plan, phase: Phase) -> bool:
-    """Whether every step of a phase is one of plain SGD on the model, over the training data."""
-    usual = phase.slots == ("params",) and phase.data == "train" and phase.steps is None
-    steps = getattr(phase.step, "__func__", None) is Method.step and plan.method.optimizer_step is None
-    return usual and steps and isinstance(phase.stream, str) and plan.training.optimizer == SGD()
+    late = [client for client in plan.data.clients if client.late]
+    most = 4 * late_size(late[0]) // plan.training.batch_size if late else 32
+    return max(1, min(32, most, math.floor(budget / max(1, size))))

@@ -16,6 +16,7 @@ from ..core.errors import InputError
 from ..core.randomness import torch_seed
 from ..data import Client, Federation
 from ..data.checks import MOST_CLASSES
+from ..data.samples import Inputs
 from ..data.splits import SHARES, hold_out
 from ..engines import Plan
 from ..runs.settings import Config
@@ -153,7 +154,7 @@ def make_placeholders(
     unseen: frozenset[int],
     samples: Mapping[int, int],
     name: str = "remote",
-    public: tuple[Tensor, Tensor] | None = None,
+    public: tuple[Inputs, Tensor] | None = None,
 ) -> Federation:
     """Make a federation of blank samples that look like the data described.
 
@@ -181,5 +182,6 @@ def hide_other_clients(data: Federation, index: int) -> Federation:
     if index not in range(len(data)):
         raise InputError(f"there is no client {index}; the federation has {len(data)}, 0 to {len(data) - 1}")
     others = make_placeholders(describe_data(data, index), len(data), data.unseen, {})
-    clients = (*others.clients[:index], data.clients[index], *others.clients[index + 1 :])
+    blank = [replace(client, transform=data.transform) for client in others.clients]
+    clients = (*blank[:index], data.clients[index], *blank[index + 1 :])
     return replace(data, clients=clients, words=others.words)

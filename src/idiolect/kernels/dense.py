@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -101,33 +101,60 @@ class Dense:
         """The names of all parameters."""
         return [name for layer in self.layers for name in (layer.weight, layer.bias) if name is not None]
 
-    def steps_(self, params: Tree, log: Tree, batches: Batch, part: frozenset[str] | None, lr: float) -> None:
-        """Plain SGD steps of the first clients of a stack, in place, one per batch of `batches` [steps, clients, ...];
-        their losses are added to the log."""
-        counts = batches.weight.sum(2)
-        rows = counts.shape[1]
-        trained = [part is None or name in part for name in self.names]
-        losses = self.sgd_({name: leaf[:rows] for name, leaf in params.items()}, batches, trained, lr)
-        log["loss"][:rows] += (losses * counts).sum(0)
-        log["samples"][:rows] += counts.sum(0)
+    def accepts(self, x: Tensor, params: Mapping[str, Tensor]) -> bool:
+        """Whether inputs [..., features or tokens] and parameters are what is computed with; if not, PyTorch says what
+        is wrong."""
+        return params.keys() >= set(self.names)
 
-    def sgd_(self, params: Tree, batches: Batch, trained: Sequence[bool], lr: float) -> Tensor:
-        """The steps of `steps_`; returns the losses before each, [steps, clients]."""
-        losses, wanted = [], {name for name, use in zip(self.names, trained, strict=True) if use}
-        for leaves in zip(*batches, strict=True):
-            batch = Batch(*leaves)
+    def change_(
+        self, params: Tree, others: Tensor, batches: Batch, batch_of: Sequence[int], changes: Any,
+        trained: Sequence[bool],
+    ) -> Scored:  # fmt: skip
+        """Steps of a stack, in place, each of which makes of parameters, and of other trees like them, sums of all of
+        them and of the gradient.
+
+        Args:
+            params: all parameters, [clients, ...].
+            others: the other trees, [clients, trees, all parameters].
+            batches: [batches, clients, ...].
+            batch_of: for each step the batch that it takes.
+            changes: the factors of the sums, an array [steps, clients, parameters, trees, trees + 1]; the parameters
+                are the first tree, and the gradient's factor is the last.
+            trained: for each parameter whether its gradient is needed.
+
+        Returns:
+            Losses, outputs and features before each step, [steps, clients, ...].
+        """
+        scores, wanted = [], {name for name, use in zip(self.names, trained, strict=True) if use}
+        parts = torch.split(others, [params[name][0].numel() for name in self.names], 2)
+        trees = {
+            name: [params[name], *(each.view_as(params[name]) for each in part.unbind(1))]
+            for name, part in zip(self.names, parts, strict=True)
+        }
+        for at, factors in zip(batch_of, torch.from_numpy(changes).to(others.device), strict=True):
+            batch = Batch(*(leaf[at] for leaf in batches))
             passed = self.forward(params, batch, batch.x.flatten(2))
-            losses.append(passed.loss)
+            scores.append((passed.loss, passed.values[-1], self.features(passed)))
+            grads = dict[str, Tensor]()
             for operation, grad, x in self.backward(params, passed):
                 if operation.weight in wanted:
-                    weight = params[operation.weight]
-                    if operation.kind == LINEAR:
-                        weight.baddbmm_(grad.mT, x, alpha=-lr)
-                    else:
-                        weight.sub_(grad_weight(operation, weight, x, grad), alpha=lr)
+                    grads[operation.weight] = grad_weight(operation, params[operation.weight], x, grad)
                 if operation.bias in wanted:
-                    params[operation.bias].sub_(grad.sum(1), alpha=lr)
-        return torch.stack(losses)
+                    grads[operation.bias] = grad.sum(1)
+            for number, name in enumerate(self.names):
+                change_leaf(trees[name], grads.get(name), factors[:, number])
+        losses, outputs, features = (torch.stack(leaves) for leaves in zip(*scores, strict=True))
+        return Scored(losses, outputs, features, {})
+
+
+def change_leaf(leaves: Sequence[Tensor], grad: Tensor | None, factors: Tensor) -> None:
+    """Make of leaves [clients, ...] the sums that factors [clients, leaves, leaves + 1] say."""
+    made = []
+    for row in factors.unbind(1):
+        terms = zip([*leaves, grad], row.unbind(1), strict=True)
+        made.append(sum(f.view(-1, *[1] * (leaf.ndim - 1)) * leaf for leaf, f in terms if leaf is not None and f.any()))
+    for leaf, new in zip(leaves, made, strict=True):
+        leaf.copy_(torch.as_tensor(new))
 
 
 def apply_operation(operation: Operation, params: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> Tensor:

@@ -20,6 +20,7 @@ from .dense import Dense
 from .dense_reading import ADD, LINEAR, MEAN, Operation
 from .dense_steps import run_steps
 
+ONE_STEP, NO_CHANGES = np.zeros(1, np.int64), np.zeros((0, 0, 0, 0, 0), np.float32)
 NO_FLOATS, NO_TOKENS = np.empty(0, np.float32), np.empty(0, np.int64)
 
 
@@ -41,21 +42,31 @@ class CompiledDense(Dense):
         loss, logits, features = results[-3:]
         return Grad({slot: {n: grads[n] for n in params if n in grads}}, Scored(loss, logits, features, {}))
 
-    def sgd_(self, params: Tree, batches: Batch, trained: Sequence[bool], lr: float) -> Tensor:
-        """Plain SGD steps of a stack, in place; returns the losses before each."""
+    def change_(
+        self, params: Tree, others: Tensor, batches: Batch, batch_of: Sequence[int], changes: Any,
+        trained: Sequence[bool],
+    ) -> Scored:  # fmt: skip
+        """Steps of a stack, in place, that make sums; see `Dense.change_`."""
         x, leaves = batches.x.flatten(3), [params[name] for name in self.names]
-        if not self.accepts(x, params):
-            return super().sgd_(params, batches, trained, lr)
-        arrays, losses = flat_arrays(leaves), torch.empty(batches.y.shape[:2])
+        arrays, (_, clients, samples), steps = flat_arrays(leaves), batches.y.shape, len(batch_of)
         places = tuple((0, leaf[0].numel()) for leaf in leaves)
         code, eps = self.code
         network = describe(tuple(code), tuple(eps), tuple(leaf.shape[1:] for leaf in leaves), x.shape[-1], places)
-        samples = sample_arrays(x, batches.y, batches.weight)
-        run_steps(arrays, arrays, *network, np.array(trained), *samples, -lr, True, losses.numpy(), NO_FLOATS, 0)
-        return losses
+        classes, width = params[self.layers[-1].weight or ""].shape[1:]
+        scores = torch.empty(steps, clients, 1 + samples * (classes + width))
+        at = np.array([0, scores.stride(1), scores.stride(0)])
+        losses = torch.empty(steps, clients)
+        samples_of = sample_arrays(x, batches.y, batches.weight)
+        run_steps(arrays, arrays, *network, np.array(trained), *samples_of, np.array(batch_of), changes,
+                  others.view(-1).numpy(), losses.numpy(), scores.view(-1).numpy(), at)  # fmt: skip
+        outputs, features = torch.split(scores[..., 1:], [samples * classes, samples * width], -1)
+        shape = (steps, clients, samples)
+        return Scored(losses, outputs.reshape(*shape, classes), features.reshape(*shape, width), {})
 
     def accepts(self, x: Tensor, params: Mapping[str, Tensor]) -> bool:
         """Whether inputs fit the first layer; if not, PyTorch says what is wrong."""
+        if not super().accepts(x, params):
+            return False
         first = self.operations[0]
         if first.kind == MEAN:
             return x.dtype == torch.int64 and x.shape[-1] > 0
@@ -113,7 +124,8 @@ def gradients_of_stack(leaves: Sequence[Tensor], network: str) -> Tensor:
     array, losses = results.view(-1).numpy(), np.empty((1, len(y)), np.float32)
     samples = sample_arrays(x[None], y[None], weight[None])
     arrays = flat_arrays([leaf.contiguous() for leaf in params])
-    run_steps(arrays, (array,) * len(arrays), *arguments, np.array(trained), *samples, 1.0, False, losses, array, at)
+    run_steps(arrays, (array,) * len(arrays), *arguments, np.array(trained), *samples, ONE_STEP, NO_CHANGES, NO_FLOATS,
+              losses, array, np.array([at, total, 0]))  # fmt: skip
     return results
 
 

@@ -27,6 +27,20 @@ def add_values(x: Any, other: Any, out: Any) -> None:
 
 
 @jit
+def scale_values(x: Any, factor: Any, out: Any) -> None:
+    """factor * x"""
+    for index in range(len(out)):
+        out[index] = factor * x[index]
+
+
+@jit
+def add_scaled(x: Any, factor: Any, to: Any) -> None:
+    """Add factor * x."""
+    for index in range(len(to)):
+        to[index] += factor * x[index]
+
+
+@jit
 def add_flow(grad: Any, to: Any, fresh: bool) -> None:
     """Hand a gradient on to another value; `fresh` if that has none yet."""
     for index in range(len(grad)):
@@ -150,3 +164,38 @@ def gelu_backward(grad: Any, x: Any, to: Any, fresh: bool) -> None:
     for index in range(len(grad)):
         derivative = normal_cdf(x[index]) + x[index] * normal_density(x[index])
         to[index] = grad[index] * derivative + (np.float32(0) if fresh else to[index])
+
+
+@jit
+def average_embeddings(
+    table: Any, table_at: int, size: int, width: int, tokens: Any, tokens_at: int, n_tokens: int, samples: int, out: Any
+) -> None:
+    """The mean of the embeddings of every sample's tokens, [samples, width]."""
+    scale = np.float32(1 / n_tokens)
+    for sample in range(samples):
+        row = out[sample * width : (sample + 1) * width]
+        row[:] = 0
+        for index in range(tokens_at + sample * n_tokens, tokens_at + (sample + 1) * n_tokens):
+            if not 0 <= tokens[index] * width < size:
+                raise IndexError("a token is not among those that the network has embeddings for")
+            start = table_at + tokens[index] * width
+            for unit in range(width):
+                row[unit] += table[start + unit]
+        for unit in range(width):
+            row[unit] *= scale
+
+
+@jit
+def add_to_embeddings(
+    out: Any, at: int, size: int, width: int, tokens: Any, tokens_at: int, n_tokens: int, samples: int, grad: Any,
+    add: bool,
+) -> None:  # fmt: skip
+    """The gradient of embeddings, of which only the rows of tokens that occur are touched if it is added."""
+    scale = np.float32(1 / n_tokens)
+    if not add:
+        out[at : at + size] = 0
+    for sample in range(samples):
+        for index in range(tokens_at + sample * n_tokens, tokens_at + (sample + 1) * n_tokens):
+            start = at + tokens[index] * width
+            for unit in range(width):
+                out[start + unit] += scale * grad[sample * width + unit]

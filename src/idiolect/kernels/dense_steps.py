@@ -9,43 +9,58 @@ import numpy as np
 
 from .dense_operations import (
     add_flow,
+    add_scaled,
+    add_to_embeddings,
     add_values,
+    average_embeddings,
     gelu,
     gelu_backward,
     normalise,
     normalise_backward,
     relu,
     relu_backward,
+    scale_values,
 )
 from .dense_reading import ADD, GELU, LINEAR, NORM, RELU
 from .matmul import multiply, transpose
 from .simd import LANES, jit
 
+PART = 1024
+"""Numbers of a leaf that are changed at a time."""
+
 
 @jit
 def run_steps(
     params: Any, grads: Any, operations: Any, eps: Any, widths: Any, sizes: Any, places: Any, trained: Any, x: Any,
-    tokens: Any, y: Any, share: Any, scale: float, add: bool, losses: Any, scores: Any, scores_at: int,
+    tokens: Any, y: Any, share: Any, batch_of: Any, changes: Any, others: Any, losses: Any, scores: Any, scores_at: Any,
 ) -> None:  # fmt: skip
     """Forward and backward passes of many clients' networks, several steps one after another.
 
     Args:
         params: per parameter one flat array with those of all clients.
-        grads: where the gradients are written, times `scale`. To make an SGD step, they are the parameters themselves,
-            and the scale is minus the learning rate.
+        grads: where the gradients are written or, with `changes`, the parameters themselves.
         operations, eps, widths, sizes, places: the network; see `dense_compiled.describe`.
         trained: per parameter, whether it gets a gradient.
         x, tokens: inputs, flat: numbers, or tokens whose embeddings are averaged; the other is empty.
-        y, share: targets and normalised sample weights, [steps, clients, samples].
-        scale: the factor of the gradients.
-        add: whether gradients are added to what is there.
+        y, share: targets and normalised sample weights, [batches, clients, samples].
+        batch_of: per step the batch that it takes.
+        changes: what each step makes of the states, of which the parameters are the first, leaf by leaf: the factors of
+            a sum of states and, last, of the gradient, [steps, clients, parameters, states, states + 1]. If empty,
+            gradients are written and nothing is changed.
+        others: the other states, flat, [clients, states - 1, all parameters].
         losses: [steps, clients], written.
-        scores, scores_at: where the last step's loss, logits and features are written, as far from client to client as
-            gradients; not if the array is empty.
+        scores, scores_at: where each step's loss, logits and features are written: those of the first, the distance to
+            the next client's, and to the next step's; not if the array is empty.
     """
-    steps, clients, samples = y.shape
-    depth, stride = len(operations), -(-samples // LANES) * LANES
-    n_tokens = len(tokens) // max(1, steps * clients * samples)
+    batches, clients, samples = y.shape
+    steps, changing, depth, stride = len(batch_of), changes.size > 0, len(operations), -(-samples // LANES) * LANES
+    n_states, total, scale = changes.shape[3], sizes.sum(), np.float32(1)
+    gradient = np.empty(sizes.max() if changing else 0, np.float32)  # of a leaf that several states take it from
+    scaled = np.empty(widths.max() * stride, np.float32)  # a value's gradient, times a leaf's own factor
+    done = np.zeros(len(sizes), np.bool_)  # leaves that have been changed
+    starts = np.zeros(len(sizes) + 1, np.int64)
+    starts[1:] = np.cumsum(sizes)
+    n_tokens = len(tokens) // max(1, batches * clients * samples)
     offsets, needed = np.zeros(depth + 2, np.int64), np.zeros(depth + 1, np.bool_)
     offsets[1:] = np.cumsum(widths) * stride
     for at in range(depth):
@@ -58,7 +73,12 @@ def run_steps(
     rows = np.zeros(max(1, widths.max() * stride), np.float32)  # one value, [samples, units]
     for client in range(clients):
         for step in range(steps):
-            at_sample = (step * clients + client) * samples
+            batch = batch_of[step]
+            at_sample = (batch * clients + client) * samples
+            if changing:  # the factor of the last layer, which most leaves share
+                scale = changes[step, client, operations[depth - 1, 3], 0, n_states]
+                scale = scale if scale != 0 else np.float32(1)
+                done[:] = False
             if len(x):
                 transpose(x, at_sample * widths[0], widths[0], samples, widths[0], values, 0, stride)
             for at in range(depth):
@@ -86,8 +106,8 @@ def run_steps(
                                        at_sample * n_tokens, n_tokens, samples, rows)  # fmt: skip
                     transpose(rows, 0, n_out, samples, n_out, values, to, stride)
             to, classes = offsets[depth], widths[depth]
-            losses[step, client] = cross_entropy_grad(values[to:], stride, classes, y[step, client],
-                                                      share[step, client], scale, flowing[to:])  # fmt: skip
+            losses[step, client] = cross_entropy_grad(values[to:], stride, classes, y[batch, client],
+                                                      share[batch, client], scale, flowing[to:])  # fmt: skip
             written[:] = False
             for at in range(depth - 1, -1, -1):
                 kind, first, second, weight, bias = operations[at]
@@ -114,31 +134,93 @@ def run_steps(
                     other = offsets[second]
                     add_flow(out, flowing[other : other + n_out * stride], not written[second])
                     written[second] = True
-                if weight >= 0 and trained[weight]:
-                    place = places[weight, 0] + client * places[weight, 1]
-                    if kind == LINEAR:
-                        if first > 0:
-                            transpose(values, source, stride, n_in, samples, rows, 0, n_in)
-                            multiply(grads[weight], place, n_in, n_out, n_in, flowing, to, stride, 1, rows, 0, n_in,
-                                     samples, add)  # fmt: skip
+                for leaf in (weight, bias):
+                    if leaf < 0 or not trained[leaf]:
+                        continue
+                    out_array, place, add, factor = grads[leaf], places[leaf, 0] + client * places[leaf, 1], False, 1.0
+                    grad_flow, flow_at, spread = flowing, to, False
+                    if changing:
+                        row, other = changes[step, client, leaf], client * (n_states - 1) * total + starts[leaf]
+                        spread, done[leaf] = bool(np.any(row[1:, n_states] != 0)), True
+                        if spread:
+                            out_array, place, factor = gradient, 0, 1.0
                         else:
-                            multiply(grads[weight], place, n_in, n_out, n_in, flowing, to, stride, 1, x,
-                                     at_sample * n_in, n_in, samples, add)  # fmt: skip
+                            add, factor = True, row[0, n_states]
+                            change(out_array, place, sizes[leaf], others, other, total, row, gradient, False)
+                        if factor != scale:
+                            scale_values(out, np.float32(factor / scale), scaled[: n_out * stride])
+                            grad_flow, flow_at = scaled, 0
+                    if leaf == bias:
+                        sum_samples(grad_flow, flow_at, stride, n_out, samples, out_array, place, add)
+                    elif kind == LINEAR and first > 0:
+                        transpose(values, source, stride, n_in, samples, rows, 0, n_in)
+                        multiply(out_array, place, n_in, n_out, n_in, grad_flow, flow_at, stride, 1, rows, 0, n_in,
+                                 samples, add)  # fmt: skip
+                    elif kind == LINEAR:
+                        multiply(out_array, place, n_in, n_out, n_in, grad_flow, flow_at, stride, 1, x,
+                                 at_sample * n_in, n_in, samples, add)  # fmt: skip
                     elif kind == NORM:
-                        sum_products(flowing, to, normal, to, stride, n_out, samples, grads[weight], place, add)
+                        sum_products(grad_flow, flow_at, normal, to, stride, n_out, samples, out_array, place, add)
                     else:
-                        transpose(flowing, to, stride, n_out, samples, rows, 0, n_out)
-                        add_to_embeddings(grads[weight], place, sizes[weight], n_out, tokens, at_sample * n_tokens,
-                                          n_tokens, samples, rows, add)  # fmt: skip
-                if bias >= 0 and trained[bias]:
-                    sum_samples(flowing, to, stride, n_out, samples, grads[bias],
-                                places[bias, 0] + client * places[bias, 1], add)  # fmt: skip
-        if len(scores):
-            first = operations[depth - 1, 1]
-            to, classes, width = scores_at + client * places[0, 1], widths[depth], widths[first]
-            scores[to] = losses[steps - 1, client]
-            transpose(values, offsets[depth], stride, classes, samples, scores, to + 1, classes)
-            transpose(values, offsets[first], stride, width, samples, scores, to + 1 + samples * classes, width)
+                        transpose(grad_flow, flow_at, stride, n_out, samples, rows, 0, n_out)
+                        add_to_embeddings(out_array, place, sizes[leaf], n_out, tokens, at_sample * n_tokens, n_tokens,
+                                          samples, rows, add)  # fmt: skip
+                    if spread:
+                        change(grads[leaf], client * sizes[leaf], sizes[leaf], others, other, total, row, gradient,
+                               True)  # fmt: skip
+            if changing:  # what has no gradient
+                for leaf in range(len(sizes)):
+                    if not done[leaf]:
+                        other = client * (n_states - 1) * total + starts[leaf]
+                        change(grads[leaf], client * sizes[leaf], sizes[leaf], others, other, total,
+                               changes[step, client, leaf], gradient, False)  # fmt: skip
+            if len(scores):
+                first = operations[depth - 1, 1]
+                to = scores_at[0] + client * scores_at[1] + step * scores_at[2]
+                classes, width = widths[depth], widths[first]
+                scores[to] = losses[step, client]
+                transpose(values, offsets[depth], stride, classes, samples, scores, to + 1, classes)
+                transpose(values, offsets[first], stride, width, samples, scores, to + 1 + samples * classes, width)
+
+
+@jit
+def change(
+    params: Any, place: int, size: int, others: Any, other: int, total: int, factors: Any, gradient: Any, use: bool
+) -> None:
+    """Make of one leaf of all states, at once, the sums that `factors` [states, states + 1] say, with the gradient if
+    it is to be used; a part at a time, which stays in the cache."""
+    n_states = len(factors)
+    for state in range(n_states):
+        kept = factors[state, state] == 1 and not (use and factors[state, n_states] != 0)
+        for source in range(n_states):
+            kept = kept and (source == state or factors[state, source] == 0)
+        if not kept:
+            break
+    else:
+        return
+    made = np.empty((n_states, PART), np.float32)
+    for start in range(0, size, PART):
+        end = min(size, start + PART)
+        for state in range(n_states):
+            row = made[state, : end - start]
+            row[:] = 0
+            for source in range(n_states):
+                if factors[state, source] != 0:
+                    at = place + start if source == 0 else other + (source - 1) * total + start
+                    if source == 0:
+                        add_scaled(params[at : at + end - start], factors[state, source], row)
+                    else:
+                        add_scaled(others[at : at + end - start], factors[state, source], row)
+            if use and factors[state, n_states] != 0:
+                add_scaled(gradient[start:end], factors[state, n_states], row)
+        for state in range(n_states):
+            if factors[state, state] == 1 and np.count_nonzero(factors[state]) == 1:
+                continue
+            if state == 0:
+                params[place + start : place + end] = made[0, : end - start]
+            else:
+                at = other + (state - 1) * total
+                others[at + start : at + end] = made[state, : end - start]
 
 
 @jit
@@ -194,38 +276,3 @@ def sum_products(
         for sample in range(samples):
             total += grad[grad_at + unit * stride + sample] * other[other_at + unit * stride + sample]
         out[at + unit] = total
-
-
-@jit
-def average_embeddings(
-    table: Any, table_at: int, size: int, width: int, tokens: Any, tokens_at: int, n_tokens: int, samples: int, out: Any
-) -> None:
-    """The mean of the embeddings of every sample's tokens, [samples, width]."""
-    scale = np.float32(1 / n_tokens)
-    for sample in range(samples):
-        row = out[sample * width : (sample + 1) * width]
-        row[:] = 0
-        for index in range(tokens_at + sample * n_tokens, tokens_at + (sample + 1) * n_tokens):
-            if not 0 <= tokens[index] * width < size:
-                raise IndexError("a token is not among those that the network has embeddings for")
-            start = table_at + tokens[index] * width
-            for unit in range(width):
-                row[unit] += table[start + unit]
-        for unit in range(width):
-            row[unit] *= scale
-
-
-@jit
-def add_to_embeddings(
-    out: Any, at: int, size: int, width: int, tokens: Any, tokens_at: int, n_tokens: int, samples: int, grad: Any,
-    add: bool,
-) -> None:  # fmt: skip
-    """The gradient of embeddings, of which only the rows of tokens that occur are touched if it is added."""
-    scale = np.float32(1 / n_tokens)
-    if not add:
-        out[at : at + size] = 0
-    for sample in range(samples):
-        for index in range(tokens_at + sample * n_tokens, tokens_at + (sample + 1) * n_tokens):
-            start = at + tokens[index] * width
-            for unit in range(width):
-                out[start + unit] += scale * grad[sample * width + unit]

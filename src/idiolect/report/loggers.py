@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from ..core.errors import InputError, MissingExtraError
 from ..core.names import slug
+from ..core.reading import watch_reading
 from ..runs.progress import Reporter
 from ..runs.round_loop import Progress as Round
 
@@ -202,6 +203,7 @@ class Several(Reporter):
     def __enter__(self) -> Self:
         for reporter in self.reporters:
             self.opened.enter_context(reporter)
+        self.opened.enter_context(watch_reading(self.reading))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -212,6 +214,11 @@ class Several(Reporter):
         """Pass it on."""
         for reporter in self.reporters:
             reporter.begin(runs, rounds)
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        """Pass it on."""
+        for reporter in self.reporters:
+            reporter.reading(what, done, total)
 
     def start(self, label: str, rounds: int, done: int = 0) -> None:
         """Pass it on."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..contract import Method
 from ..contract import methods as registry
@@ -17,10 +17,12 @@ from ..engines import Loop, Plan, engines, resolve
 from ..engines.choice import Choice
 from ..task.metrics import Given
 from ..task.schedules import Schedule
+from .arguments import Known, Network, Settings
 from .folder import MODELS, STATE, create_folder, new_folder, read_folder, require_objects
 from .identity import LIBRARY, identify, read_identity, record_identity, require_identity
 from .interrupt import Interrupt, catch_interrupt
 from .lock import lock_folder
+from .notebook import reporting
 from .progress import Reporter
 from .result import Result
 from .round_loop import Progress, RoundLoop
@@ -37,8 +39,8 @@ def run(
     method: str | Method = "fedavg",
     data: Any = "digits",
     *,
-    model: str | nn.Module | Callable[..., nn.Module] | None = None,
-    models: Sequence[str | nn.Module | Callable[..., nn.Module]] = (),
+    model: Network | None = None,
+    models: Sequence[Network] = (),
     model_of: Sequence[int] | Mapping[str, int] = (),
     loss: str | Callable[[Tensor, Tensor], Tensor] | None = None,
     metrics: str | Sequence[Given] | Mapping[str, Given] | None = None,
@@ -49,7 +51,7 @@ def run(
     watch: Watch = lambda _: None,
     reporter: Reporter | None = None,
     on_interrupt: str = "raise",
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Result:
     """Train a federation and return its result.
 
@@ -71,7 +73,7 @@ def run(
         public: what everybody sees, for methods that need it: a source's name, a share of the data, or (x, y).
         out: a new folder for the run; without it the run stays in memory.
         watch: called after every round.
-        reporter: receives how the run goes on, as by `compare`.
+        reporter: receives how the run goes on, as by `compare`; none shows a bar in a notebook, and nothing elsewhere.
         on_interrupt: what follows after Ctrl-C or SIGTERM, once the round is committed: `raise` lets the signal have
             its usual effect, as `KeyboardInterrupt`; `return` returns the result, whose summary says that it is not
             finished.
@@ -86,7 +88,8 @@ def run(
     arguments |= {"metrics": metrics, "initial": initial, "schedule": schedule, "public": public}
     config, objects = separate({**arguments, **settings})
     folder = None if out is None else new_folder(Path(out))
-    return carry_out(make_plan(config, objects), config, folder, watch, reporter, on_interrupt)
+    with reporting(reporter) as shown:
+        return carry_out(make_plan(config, objects), config, folder, watch, shown, on_interrupt)
 
 
 def carry_out(
@@ -178,7 +181,7 @@ def resume(
     reporter: Reporter | None = None,
     on_interrupt: str = "raise",
     trust: bool = False,
-    **objects: Any,
+    **objects: Unpack[Known],
 ) -> Result:
     """Continue a run where it stopped; the result is bit-identical to an uninterrupted one.
 
@@ -190,13 +193,12 @@ def resume(
         trust: run code that the folder names, as in `method: mine.py:Mine`, though no run on this machine has used it.
         objects: what was given to `run` as an object, under the same names.
     """
-    objects = build_method(objects)
-    with named_by(folder, trust):
-        plan, config = open_run(folder, **objects)
-        return carry_out(plan, config, Path(folder), watch, reporter, on_interrupt)
+    with named_by(folder, trust), reporting(reporter) as shown:
+        plan, config = open_run(folder, **build_method(objects))
+        return carry_out(plan, config, Path(folder), watch, shown, on_interrupt)
 
 
-def load(folder: str | Path, *, trust: bool = False, **objects: Any) -> Result:
+def load(folder: str | Path, *, trust: bool = False, **objects: Unpack[Known]) -> Result:
     """Open a run folder to read its metrics and models, without running anything.
 
     Args:
@@ -204,9 +206,8 @@ def load(folder: str | Path, *, trust: bool = False, **objects: Any) -> Result:
         trust: as for `resume`.
         objects: what was given to `run` as an object, under the same names.
     """
-    objects = build_method(objects)
     with named_by(folder, trust):
-        plan, config = open_run(folder, **objects)
+        plan, config = open_run(folder, **build_method(objects))
     store = Store(Path(folder) / STATE, write=False)
     require_identity(store, identify(plan, config), Path(folder), UNCHANGED, ignore=LIBRARY)
     loop = RoundLoop(plan, Loop(plan), store, config.eval_every, config.select)

@@ -14,7 +14,8 @@ from ..engines import Plan
 from ..task.losses import bce, cox
 from .summary import describe_round
 
-KINDS = ("own", "shared")
+TITLES = {"own": "a constant per client", "shared": "one constant for all"}
+"""The kinds of constants, and how tables call them."""
 
 
 def score_constants(plan: Plan, metric: str) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def score_constants(plan: Plan, metric: str) -> dict[str, Any]:
         return {}
     rule = task.metrics[metric]
     all_targets = torch.cat([_targets(data, index, "train") for index in data.seen])
-    scores: dict[str, dict[int, tuple[float, int]]] = {kind: {} for kind in KINDS}
+    scores: dict[str, dict[int, tuple[float, int]]] = {kind: {} for kind in TITLES}
     try:
         for index in tested:
             y = _targets(data, index, "test")
@@ -35,7 +36,7 @@ def score_constants(plan: Plan, metric: str) -> dict[str, Any]:
                 scores[kind][index] = (rule(_predict(plan, known, y), y), len(y))
     except (IdiolectError, ArithmeticError, ValueError, TypeError, RuntimeError, IndexError):
         return {}
-    return {kind: describe_round(scores[kind], len(tested), rule.higher_is_better) for kind in KINDS}
+    return {kind: describe_round(scores[kind], len(tested), rule.higher_is_better) for kind in TITLES}
 
 
 def _targets(data: Federation, index: int, split: str) -> Tensor:

@@ -36,7 +36,7 @@ class Identity:
         data, partition, weights: hashes of the samples and splits, of who has which, and of the initial weights.
         networks: for each network, the shapes of its parameters, buffers and constants by name.
         model_of: for each client its network's position; empty where there is one network.
-        code: hashes of the code of method, model, loss, metrics and schedule.
+        code: hashes of the code of method, model, loss, metrics and schedule, and of transforms if there are any.
         version, numerics: this library's version, and the number that is raised when its results change.
     """
 
@@ -101,6 +101,7 @@ def identify(plan: Plan, config: Config) -> Identity:
             "loss": fingerprint(first.loss_fn),
             "metrics": fingerprint(first.metrics),
             "schedule": fingerprint(plan.training.schedule),
+            **({"transform": fingerprint(data.transform.code)} if data.transform else {}),
         },
         version=__version__,
         numerics=__numerics__,

@@ -90,6 +90,9 @@ class Reporter:
         """Several runs follow, with so many rounds left to do in all."""
         self.runs, self.rounds, self.began = runs, rounds, time.monotonic()
 
+    def reading(self, what: str, done: int, total: int) -> None:
+        """Data are being read, before a run starts: so many of all."""
+
     def start(self, label: str, rounds: int, done: int = 0) -> None:
         """A run starts, or goes on after `done` rounds."""
         self.meters[label] = Meter(rounds, done)

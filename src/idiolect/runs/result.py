@@ -19,6 +19,7 @@ from ..core.files import explain, write_whole
 from ..core.names import file_name, shorten, visible
 from ..core.options import did_you_mean, options_of
 from ..core.registry import describe
+from ..core.tables import escape_html, write_html
 from ..core.tree import Slots
 from ..data.naming import Naming
 from ..engines import Plan
@@ -35,6 +36,7 @@ from .selection import beats, headline_mean
 from .settings import SELECTIONS, Config
 from .store import Row, Store
 from .summary import describe_round, group_scores, headline, table, write_summary
+from .tables import describe_run, summary_lines, summary_tables, summary_warnings
 
 if TYPE_CHECKING:
     import polars as pl
@@ -56,6 +58,38 @@ class Result:
         done = "" if self.complete else ", not finished"
         rounds = f"{self.store.facts.rounds_done} of {self.plan.rounds} rounds{done}"
         return f"Result({self.config.method} on {self.plan.data.name}, {rounds})"
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook, with the numbers of a table."""
+        if not self.store.facts.rounds_done:
+            return f"<p>{escape_html(repr(self))}</p>"
+        summary = self.summary
+        below = [*summary_lines(summary), *summary_warnings(summary)]
+        return write_html(summary_tables(summary), [describe_run(summary), *below])
+
+    def scores(self, round: int | None = None, split: str = "test") -> pl.DataFrame:
+        """Each client's scores with its own model, a row per client: name, whether it trained, samples, and a column
+        per metric. They are of the selected round, or of another that was evaluated, counted from 1; -1 is the last.
+
+        >>> import idiolect
+        >>> clients = {"ann": ([[0.0], [1.0]] * 9, [0, 1] * 9), "bob": ([[0.0], [1.0]] * 9, [1, 0] * 9)}
+        >>> result = idiolect.run("local", clients, model="linear", rounds=40, lr=1.0)
+        >>> result.scores().select("client", "cohort", "accuracy").rows()
+        [('ann', 'seen', 1.0), ('bob', 'seen', 1.0)]
+        """
+        import polars as pl  # which takes long to import
+
+        facts = self.store.facts
+        newest = facts.rounds_done if round in (None, -1) else round
+        at = facts.selected + 1 if round is None and facts.selected is not None else newest
+        known = self.metrics.filter(
+            (pl.col("split") == split) & pl.col("metric").is_in(list(self.plan.tasks[0].metrics))
+        )
+        chosen = known.filter((pl.col("round") == at) & (pl.col("point") == self.point))
+        if chosen.is_empty():
+            there = ", ".join(map(str, sorted(set(known["round"])))) or "none"
+            raise InputError(f"there are no {split} scores of round {at}; rounds that have some: {there}")
+        return chosen.pivot("metric", index=["name", "cohort", "samples"], values="value").rename({"name": "client"})
 
     @property
     def metrics(self) -> pl.DataFrame:

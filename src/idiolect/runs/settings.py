@@ -35,8 +35,10 @@ SELECTIONS = {
     "last": "last round",
 }
 """The values of `select`, and how summaries and tables name them."""
-UNHASHED = ("save_models", "cache_mb")
+UNHASHED = ("save_models", "cache_mb", "sample_cache_mb", "sample_cache")
 """Settings that do not change the results."""
+LATER = (("transform", None),)
+"""Settings that came later, with the value that means what there was before: then the hash is the same."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,11 @@ class Config(Options):
     )
     metrics: str | None = option(
         None, help="metrics, the headline first, as in accuracy, file.py:mine; none is what suits"
+    )
+    transform: str | None = option(
+        None,
+        help="changes of inputs, in order, as in crop(4), flip, normalize or file.py:function; random ones are for"
+        " training samples alone",
     )
     head: str | None = option(None, help="name of the output layer; none finds it")
     initial: str | None = option(None, help="safetensors file of initial weights")
@@ -108,13 +115,17 @@ class Config(Options):
         "fp32", choices=("fp32", "bf16"), help="number format of the networks; parameters and sums stay fp32"
     )
     cache_mb: int = option(256, min=0, help="memory for the clients' states that are on disk, in megabytes")
+    sample_cache_mb: int = option(
+        256, min=0, help="room for decoded samples of data that are read when they are needed, in megabytes"
+    )
+    sample_cache: str | None = option(None, help="folder for these samples, which later runs use; none is in memory")
     device: str = option("cpu", help="where tensors live, as in cpu or cuda")
     save_models: bool = option(False, help="write every client's personal model into the run folder")
 
     @property
     def hash(self) -> str:
         """A short hash of everything that changes the results."""
-        hashed = {k: v for k, v in self.as_dict().items() if k not in UNHASHED}
+        hashed = {k: v for k, v in self.as_dict().items() if k not in UNHASHED and (k, v) not in LATER}
         return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:12]
 
     def as_dict(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ..core.errors import InputError, ModelError, UnknownNameError
 from ..core.options import did_you_mean
 from ..data import Federation
 from ..data import load as load_data
+from ..data.transforms import build_transforms
 from ..engines import Plan
 from ..kernels import has_bf16
 from ..models import build as build_model
@@ -32,8 +33,10 @@ from .settings import Config, configure, mark_objects
 
 log = logging.getLogger("idiolect")
 
-OBJECTS = ("data", "model", "loss", "metrics", "initial", "schedule", "public")
+OBJECTS = ("data", "model", "loss", "metrics", "transform", "initial", "schedule", "public")
 """Settings that may be given as objects instead of by name."""
+LISTS = ("metrics", "transform")
+"""Settings that may be lists of names."""
 DEALING = ("partition", "clients", "unseen", "split", "public")
 """Settings that say how data become clients, which a federation has behind it."""
 IN_DATA = "(part of the data)"
@@ -54,7 +57,7 @@ def separate(arguments: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
     for name, value in arguments.items():
         if value is None and name != "data":
             continue
-        if name == "metrics" and isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+        if name in LISTS and isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
             settings[name] = ", ".join(value)
         elif name in NETWORKS:
             objects |= {name: value} if len(value) else {}
@@ -125,7 +128,8 @@ def _is_file(name: str, value: Any) -> bool:
 def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
     """The plan that a configuration and the user's objects, by name, describe; an object counts before a setting."""
     method: Method = registry.build(objects.get("method") or config.method)
-    data = resolve_data(config, objects)
+    transform = build_transforms(objects.get("transform", config.transform))
+    data = resolve_data(config, objects).transformed(transform).cached(config.sample_cache_mb, config.sample_cache)
     tasks = resolve_tasks(config, objects, data)
     for task in tasks:
         _place(task, config)
@@ -204,9 +208,10 @@ def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) 
     initial = objects.get("initial", config.initial)
     if initial is not None:
         modules = [copy_with_weights(module, initial) for module in modules]
-    x, y = data.clients[0].split("train")
+    first = data.clients[0]
+    x, y = first.take(first.train[:2].long())
     loss, metrics = objects.get("loss", config.loss) or data.loss, objects.get("metrics", config.metrics)
-    return tuple(Task(module, (x[:2], y[:2]), loss, metrics, data.classes, config.head) for module in modules)
+    return tuple(Task(module, (x, y), loss, metrics, data.classes, config.head) for module in modules)
 
 
 def resolve_model(model: Any, data: Federation, seed: int) -> nn.Module:

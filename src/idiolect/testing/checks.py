@@ -366,6 +366,7 @@ def _predictions(method: Method) -> dict[str, Tensor]:
     for index, model in personal_models(plan, played).items():
         ctx = plan.context(index, plan.rounds - 1, newcomer=played.clients[index] is None)
         x = plan.data.clients[index].x
+        assert isinstance(x, Tensor)
         adapted = adapt_model(plan, ctx, model, unseen=False) or model
         outputs |= {
             f"client {index} {point}": predict(plan, ctx, slots, x).log_softmax(1)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import yaml
 
@@ -18,9 +18,12 @@ from ..contract import Method
 from ..core.errors import IdiolectError, InputError
 from ..core.files import write_text
 from ..core.registry import describe
+from ..core.tables import write_html
 from ..methods.fedavg import FedAvg
+from ..runs.arguments import Arguments
 from ..runs.identity import identify
 from ..runs.lock import lock_folder
+from ..runs.notebook import reporting
 from ..runs.progress import Reporter
 from ..runs.settings import Config
 from ..runs.setup import check_needs, make_plan, separate
@@ -29,6 +32,7 @@ from ..runs.trial import Trial, describe_trial, without_test
 from .records import SPEC, Candidate, TrialRecord, open_folder, write_trials
 from .search import count_stepwise, load_optuna, propose, propose_stepwise
 from .space import LEARNING_RATE, make_spaces, set_options
+from .tables import chosen_table, failed_lines
 
 CHOSEN = "tuned.yaml"
 
@@ -54,7 +58,7 @@ class Tuned:
     failed: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuning:
     """All methods with what was chosen for them, and all trials."""
 
@@ -64,6 +68,14 @@ class Tuning:
     direction: str
     config: Config
     folder: Path | None = None
+
+    def __repr__(self) -> str:
+        """What was tuned, and by how many trials."""
+        return f"Tuning({', '.join(tuned.method for tuned in self.methods)}; {len(self.trials)} trials)"
+
+    def _repr_html_(self) -> str:
+        """What was chosen, in a notebook."""
+        return write_html([chosen_table(self)], [repr(self), *failed_lines(self)])
 
     def __getitem__(self, method: str) -> Tuned:
         """What was chosen for a method, by the expression that was given."""
@@ -89,7 +101,7 @@ def tune(
     stepwise: bool = False,
     out: str | Path | None = None,
     reporter: Reporter | None = None,
-    **settings: Any,
+    **settings: Unpack[Arguments],
 ) -> Tuning:
     """Choose the options and the learning rate of each method by validation, with equally many trials for all.
 
@@ -137,7 +149,8 @@ def tune(
     shared = SharedSetup(config, objects, metric, judge.higher_is_better, trials, stepwise)
     with lock_folder(folder):
         records = [] if folder is None else open_folder(folder, config, candidates, identify(plan, config))
-        carry_out(candidates, shared, records, folder, reporter or Reporter())
+        with reporting(reporter) as shown:
+            carry_out(candidates, shared, records, folder, shown)
     counted = tuple(record for record in records if record.method in chosen and record.number < trials)
     tuned = tuple(choose([record for record in counted if record.method == name], shared.higher) for name in chosen)
     result = Tuning(tuned, counted, metric, "higher" if shared.higher else "lower", config, folder)

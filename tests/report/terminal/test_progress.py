@@ -6,6 +6,8 @@ import math
 import pytest
 from rich.console import Console
 
+from idiolect.core.reading import track
+from idiolect.report.loggers import Several
 from idiolect.report.terminal.progress import Live, Plain, reporter
 from idiolect.runs.progress import Meter, Reporter, clock
 from idiolect.runs.round_loop import Progress
@@ -127,3 +129,24 @@ def test_the_console_decides():
 
 def test_clock():
     assert [clock(each) for each in (0, 59.6, 3600, math.nan)] == ["0:00", "1:00", "1:00:00", "-:--"]
+
+
+def test_reading_data_is_shown_while_it_goes_on(screen):
+    console, text = screen
+    with Several([Plain(console)]):
+        list(track(range(3), 3, "looking through the images"))
+        assert not text.getvalue()  # it was quick
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("idiolect.core.reading.EVERY", -1)
+            list(track(range(3), 3, "looking through the images"))
+    assert text.getvalue().splitlines() == ["looking through the images: 0 of 3", "looking through the images: 3 of 3"]
+
+
+def test_a_bar_of_reading_goes_when_all_is_read():
+    live = Live(Console(file=io.StringIO(), force_terminal=True, width=100))
+    with live:
+        live.reading("reading [a]", 3, 10)
+        (task,) = live.bars.tasks
+        assert (task.completed, task.total) == (3, 10)
+        live.reading("reading [a]", 10, 10)
+        assert not live.bars.tasks

@@ -92,9 +92,10 @@ class Listed:
     def take(self, index: np.ndarray) -> Bytes:
         """Some images, read and decoded."""
         chosen = (self.paths[at] for at in index)
-        return _stack(((self._read(path), str(path)) for path in chosen), len(index), "the folder")
+        return _stack(((self.read(path), str(path)) for path in chosen), len(index), "the folder")
 
-    def _read(self, path: Path) -> Bytes:
+    def read(self, path: Path) -> Bytes:
+        """One image."""
         try:
             raw = path.read_bytes()
         except OSError as error:
@@ -128,7 +129,7 @@ class Joined:
 
 def decode(raw: bytes, name: str, mode: str = "RGB", size: int | None = None) -> Bytes:
     """One encoded image as uint8 [channels, height, width]; damage is a `DataError`."""
-    from PIL import Image, UnidentifiedImageError  # which take long to import
+    from PIL import Image  # which takes long to import
 
     try:
         with Image.open(io.BytesIO(raw)) as image:
@@ -136,9 +137,15 @@ def decode(raw: bytes, name: str, mode: str = "RGB", size: int | None = None) ->
             if size is not None and shown.size != (size, size):
                 shown = shown.resize((size, size), Image.Resampling.BILINEAR)
             pixels: Bytes = np.array(shown)
-    except (UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, *BROKEN) as error:
-        raise DataError(f"{name} is no image that can be read ({error}); replace it or leave it out") from error
+    except (Image.DecompressionBombError, SyntaxError, *BROKEN) as error:
+        raise no_image(name, error) from error
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def no_image(name: str, error: BaseException) -> DataError:
+    """The error of a file that is no image."""
+    reason = str(error).partition(" <_io")[0]
+    return DataError(f"{name} is no image that can be read ({reason}); replace it or leave it out")
 
 
 def resize(images: Bytes, size: int | None) -> Bytes:
@@ -185,12 +192,13 @@ def _stack(images: Iterator[tuple[Bytes, str]], count: int, name: str) -> Bytes:
     for at, (image, other) in enumerate(images, start=1):
         if image.shape != first.shape:
             raise DataError(
-                f"images of different sizes in {name}: {label} has {_sides(first)}, {other} has {_sides(image)};"
+                f"images of different sizes in {name}: {label} has {sides(first)}, {other} has {sides(image)};"
                 " resize them, or give side=..., the pixels to which all are brought"
             )
         stacked[at] = image
     return stacked
 
 
-def _sides(image: Bytes) -> str:
+def sides(image: Bytes) -> str:
+    """Width and height in words."""
     return f"{image.shape[2]} x {image.shape[1]} pixels"

@@ -16,12 +16,15 @@ from ...core.errors import DataError
 from ...core.options import Options, option
 from ...core.randomness import generator
 from ...core.registry import Registry
+from .. import samples as sizes
 from ..arrays import classes_of, pair, vocabulary_of
 from ..federation import Federation
 from ..formats.files import Layout, check_sum, data_root
-from ..formats.images import NONE, Images, to_inputs
+from ..formats.images import NONE, Images, Listed, to_inputs
+from ..lazy.files import ImageSamples, read_header
 from ..naming import UNNAMED, Naming
 from ..partitions.base import Partition, partitions
+from ..samples import Inputs
 from ..splits import SHARES
 from .remotes import REMOTES
 
@@ -44,7 +47,7 @@ class Pool:
     the number of different tokens where the inputs are tokens; `names` is what classes, features and words are
     called."""
 
-    x: Tensor
+    x: Inputs
     y: Tensor
     groups: np.ndarray | None
     classes: int | None
@@ -233,9 +236,25 @@ class ImageSource(FileSource):
     ) -> Pool:
         """A pool of the chosen images and their labels."""
         index = self.choose_samples(len(labels))
-        x = to_inputs(images.take(index), self.normalise)
+        x = image_inputs(images, index, self.normalise)
         y = torch.from_numpy(labels[index].astype(np.int64))
         return Pool(x, y, None if groups is None else groups[index], classes, name or self.name)
+
+
+def image_inputs(images: Images, index: np.ndarray, normalise: str, lazy: bool | None = None) -> Inputs:
+    """Some images as inputs; files that would take much memory are decoded when they are needed, or as `lazy` says."""
+    if isinstance(images, Listed) and len(index):
+        chosen = Listed([images.paths[at] for at in index.tolist()], images.size, images.mode)
+        if is_large(chosen) if lazy is None else lazy:
+            return ImageSamples(chosen, normalise)
+    return to_inputs(images.take(index), normalise)
+
+
+def is_large(images: Listed) -> bool:
+    """Whether images are too large to be held as numbers, by the size of the first."""
+    height, width, _ = read_header(images.paths[0])
+    pixels = images.size**2 if images.size else height * width
+    return len(images) * pixels * (1 if images.mode == "L" else 3) * 4 > sizes.LARGE
 
 
 def choose(name: str, there: int, samples: int | None, seed: int) -> np.ndarray:

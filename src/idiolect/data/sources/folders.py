@@ -16,7 +16,7 @@ from ..formats.files import Layout
 from ..formats.images import NONE, Joined, Listed, is_image, resize, to_inputs
 from ..formats.packed import check_labels, check_rank, name_groups, packed_images, read_mat, read_npz
 from ..naming import Naming
-from .base import ImageSource, Pool, Source, choose, sources
+from .base import ImageSource, Pool, Source, choose, image_inputs, sources
 from .tables import read_table
 
 MODES = {"rgb": "RGB", "grey": "L"}
@@ -71,6 +71,9 @@ class ImageFolder(Source):
     mode: str = option("rgb", choices=tuple(MODES), help="three channels or one")
     normalise: str = option(NONE, choices=(NONE, "half", "imagenet"), help="subtract and divide by constants")
     samples: int | None = option(None, min=1, help="take a random part of this many samples")
+    lazy: bool | None = option(
+        None, help="decode images when they are needed; none does so where all would take more than 768 MB"
+    )
     seed: int = option(0, min=0, help="determines that part")
 
     def where(self) -> str:
@@ -87,7 +90,7 @@ class ImageFolder(Source):
             raise DataError(f"folder: {self.path or 'no path'} is no folder; {self.where()}")
         paths, labels, sites, classes = scan(Path(str(self.path)))
         index = choose("folder", len(labels), self.samples, self.seed)
-        x = to_inputs(Listed(paths, self.side, MODES[self.mode]).take(index), self.normalise)
+        x = image_inputs(Listed(paths, self.side, MODES[self.mode]), index, self.normalise, self.lazy)
         name, names = Path(str(self.path)).name, Naming(classes=tuple(classes))
         return Pool(x, torch.from_numpy(labels[index]), sites[index], len(classes), name, names=names)
 
@@ -224,5 +227,8 @@ class Camelyon17(ImageSource):
         labels = part["tumor"].to_numpy().astype(np.int64)
         if len(labels) and not np.isin(labels, (0, 1)).all():
             raise DataError(f"{files['metadata.csv']}: the column tumor must be 0 or 1; fetch it again")
-        inputs = to_inputs(resize(Listed(paths).take(np.arange(len(paths))), self.side), self.normalise)
+        if self.side is None:
+            inputs = image_inputs(Listed(paths), np.arange(len(paths)), self.normalise)
+        else:
+            inputs = to_inputs(resize(Listed(paths).take(np.arange(len(paths))), self.side), self.normalise)
         return Pool(inputs, torch.from_numpy(labels), part["center"].to_numpy(), 2, self.name)

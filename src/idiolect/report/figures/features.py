@@ -79,7 +79,7 @@ def client_features(result: Result) -> dict[int, FeatureValues]:
             task.require_features(plan.method.name)
         except ModelError:
             return {}
-        x = plan.split(client, "train")[0][:SAMPLES]
+        x = plan.split(client, "train", SAMPLES)[0]
         features = task.forward(personal["params"], personal["buffers"], x).features
         if torch.isfinite(features).all():
             values[client] = feature_values(features)

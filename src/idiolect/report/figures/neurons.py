@@ -46,7 +46,7 @@ def layer_outputs(result: Result, client: int, layer: str, x: Tensor) -> Tensor:
 
 def neuron_table(result: Result, layer: str) -> Tensor:
     """Mean outputs of a layer's neurons on each client's own training samples, ``[clients, neurons]``."""
-    rows = [layer_outputs(result, c, layer, result.plan.split(c, "train")[0][:SAMPLES]) for c in result.plan.data.seen]
+    rows = [layer_outputs(result, c, layer, result.plan.split(c, "train", SAMPLES)[0]) for c in result.plan.data.seen]
     return torch.stack([neuron_means(outputs) for outputs in rows])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from types import TracebackType
@@ -21,6 +22,7 @@ from ...runs.progress import Reporter, clock
 from ...runs.round_loop import Progress as Round
 
 LINES = 20
+SECONDS = 5
 FACTS, CLIENTS = 70, 12
 """The columns that a line needs beside the label, with a short bar; and how many of them the number of clients."""
 
@@ -30,11 +32,17 @@ class Plain(Reporter):
 
     def __init__(self, console: Console) -> None:
         super().__init__()
-        self.console = console
+        self.console, self.said = console, 0.0
 
     def say(self, text: str) -> None:
         """One line, never wrapped."""
         self.console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        """Say at most every few seconds how far it is, and when it is done."""
+        if done == total or time.monotonic() - self.said > SECONDS:
+            self.said = time.monotonic()
+            self.say(f"{what}: {done:,} of {total:,}")
 
     def step(self, label: str, round: Round) -> None:
         """Say every so many rounds how a single run goes on."""
@@ -93,6 +101,7 @@ class Live(Reporter):
         )
         self.tasks: dict[str, TaskID] = {}
         self.overall: TaskID | None = None
+        self.reads: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
         self.bars.start()
@@ -101,6 +110,16 @@ class Live(Reporter):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Leave the last state of the bars on the screen."""
         self.bars.stop()
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        """Show a bar until all is read."""
+        if done == total:
+            if what in self.reads:
+                self.bars.remove_task(self.reads.pop(what))
+            return
+        if what not in self.reads:
+            self.reads[what] = self.bars.add_task(visible(what), total=total, count="", facts="", left=math.nan)
+        self.bars.update(self.reads[what], completed=done, count=f"{done:,}/{total:,}")
 
     def begin(self, runs: int, rounds: int) -> None:
         """Show a bar for all runs."""
