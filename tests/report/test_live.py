@@ -183,5 +183,6 @@ def test_the_page_looks_again_by_itself_and_keeps_what_the_reader_chose(tmp_path
     assert chromium.evaluate("document.querySelectorAll('img').length") == 0
     assert chromium.complaints == []
     assert all(url.startswith((f"http://127.0.0.1:{port}/", "data:")) for url in chromium.requests)
+    chromium.visit("about:blank")  # or it would go on asking
     for store in stores:
         store.close()

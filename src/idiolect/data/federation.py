@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,9 +109,8 @@ class Federation:
         if self.words is not None:
             return self.words
         if self.layout is not None:
-            return arrays.vocabulary_of(
-                part for client in self.clients for part in self.layout.whole_numbers(cast(Tensor, client.x))
-            )
+            laid = [client.x for client in self.clients if isinstance(client.x, Tensor)]
+            return arrays.vocabulary_of(part for x in laid for part in self.layout.whole_numbers(x))
         return arrays.vocabulary_of(client.x for client in self.clients)
 
     @cached_property
@@ -137,7 +136,7 @@ class Federation:
         if transform is not None:
             if self.layout is not None:
                 raise DataError(
-                    f"transforms are for one input, but the data have several ({self.layout}); leave them out"
+                    f"{self.name} has several inputs ({self.layout}), and a transform is of one; leave transform out"
                 )
             first = replace(self.clients[0], transform=None)
             transform.fit(*first.take(first.train[:3].long()))

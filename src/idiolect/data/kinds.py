@@ -18,6 +18,7 @@ from ..core.options import did_you_mean
 from . import arrays
 from .naming import is_text
 from .notes import MANY, say_classes, say_missing_classes, say_tokens
+from .samples import Samples
 from .splits import SPLITS
 
 if TYPE_CHECKING:
@@ -58,10 +59,13 @@ class Kinds:
         if self.inputs is None or is_nested(x):
             return x
         read = arrays.inputs(x, owner)
-        if not isinstance(read, Tensor):
-            raise DataError(
-                f"{owner}: inputs={self.inputs} is for arrays, but these are read when they are needed; leave it out"
-            )
+        if isinstance(read, Samples):
+            if (self.inputs == "numbers") != read.is_floating_point():
+                raise DataError(
+                    f"{owner}: inputs={self.inputs} is not what the array holds, which is read when it is needed; store"
+                    " it as such"
+                )
+            return read
         if self.inputs == "tokens" and read.is_floating_point():
             if not bool((read == read.round()).all()):
                 raise DataError(

@@ -11,11 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ..comparison.tables import describe_refusals
 from ..core.errors import IdiolectError, InputError
 from ..core.names import visible
 from ..core.tables import Cell, Column, Table, formatter, label, scale, score_cell, unit
 from ..runs.progress import clock
+from ..runs.tables import describe_refusals
 from .charts import Chart, Line
 from .folders import read_failed
 from .page import MOST_CLIENTS, environment, make_page

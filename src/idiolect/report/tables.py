@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..analysis import effective_classes, target_score, win_tie_loss
-from ..comparison.constants import TITLES
 from ..comparison.tables import leaderboard_tables, name_selection
 from ..core.tables import Cell, Column, Table, formatter, label, number, score_cell, unit
+from ..runs.constants import TITLES
 from .scores import best_score, common_target, cost_to_reach, paired_scores
 from .study import Study
 
