@@ -10,9 +10,10 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from ..core.errors import DataError
 from ..core.layout import InputLayout, find_layout, is_nested, is_ragged, join_layouts
+from .lazy.datasets import own_randomness, sample_seed, seed_all
 
-PEEKED = 8
-"""So many samples of a dataset show whether its inputs are one tensor of one shape."""
+PEEKED = 3
+"""So many samples of a dataset, its first ones, show whether its inputs are one tensor of one shape."""
 
 
 def lay_out(clients: Sequence[tuple[str, Any]]) -> tuple[list[tuple[str, Any]], InputLayout | None]:
@@ -67,9 +68,8 @@ def _gather(data: Any) -> Any:
     if isinstance(data, TensorDataset):
         *inputs, y = data.tensors
         return (tuple(inputs), y) if len(inputs) > 1 else data
-    step = max(1, len(data) // PEEKED)
     try:
-        shown = [data[at] for at in range(0, len(data), step)]
+        shown = _read(data, range(min(PEEKED, len(data))))
         if not shown or not all(_is_pair(sample) for sample in shown):
             return data
         xs = [sample[0] for sample in shown]
@@ -78,8 +78,18 @@ def _gather(data: Any) -> Any:
             return data
     except (TypeError, ValueError, RuntimeError):
         return data
-    samples = [data[at] for at in range(len(data))]
+    samples = _read(data, range(len(data)))
     return _stack([sample[0] for sample in samples]), torch.stack([torch.as_tensor(sample[1]) for sample in samples])
+
+
+def _read(dataset: Any, numbers: range) -> list[Any]:
+    """Some samples; what is random in them is the same each time, and moves no generator."""
+    samples = []
+    with own_randomness():
+        for number in numbers:
+            seed_all(sample_seed(None, "dataset", number))
+            samples.append(dataset[number])
+    return samples
 
 
 def _stack(xs: Sequence[Any]) -> Any:
