@@ -66,7 +66,7 @@ def explain_divergence(plan: Plan, index: int) -> str:
     """What may help against divergence: a smaller learning rate, and inputs of one scale where one is not."""
     client, data = plan.data.clients[index], plan.data
     help, scale = "a smaller learning rate may help", "bring columns to one scale, scale=federated for tables"
-    if data.layout is not None or not client.x.is_floating_point():
+    if data.layout is not None or client.late or not client.x.is_floating_point():
         return help
     x, _ = plan.part(index, "train").take()
     largest = x.abs().amax(0)
