@@ -17,7 +17,7 @@ from ..engines import Loop, Plan, engines, resolve
 from ..engines.choice import Choice
 from ..task.metrics import Given
 from ..task.schedules import Schedule
-from .arguments import Known, Network, Settings
+from .arguments import Change, Known, Network, Settings
 from .folder import MODELS, STATE, create_folder, new_folder, read_folder, require_objects
 from .identity import LIBRARY, identify, read_identity, record_identity, require_identity
 from .interrupt import Interrupt, catch_interrupt
@@ -45,6 +45,7 @@ def run(
     model_of: Sequence[int] | Mapping[str, int] = (),
     loss: str | Callable[[Tensor, Tensor], Tensor] | None = None,
     metrics: str | Sequence[Given] | Mapping[str, Given] | None = None,
+    transform: str | Change | Sequence[str | Change] | None = None,
     initial: str | Path | Mapping[str, Tensor] | None = None,
     schedule: str | Schedule | Callable[[int, int], float] = "constant",
     public: Any = None,
@@ -69,6 +70,8 @@ def run(
         loss: a loss's name or a function (outputs, targets) -> a value per sample or per batch.
         metrics: names, as in "accuracy, auc"; or a list, or a mapping from names, of such names, `Metric`s and own
             functions (outputs, targets) -> number. The first is the headline.
+        transform: changes of inputs, in order: names, as in "crop(4), flip, normalize", or functions; random ones are
+            for training samples alone.
         initial: initial weights, a state dict or a safetensors file.
         schedule: the learning rate over rounds: an expression or a function (round, rounds) -> factor.
         public: what everybody sees, for methods that need it: a source's name, a share of the data, or (x, y).
@@ -86,7 +89,13 @@ def run(
     (2, torch.Size([1, 10]))
     """
     arguments = {"method": method, "data": data, "model": model, "models": models, "model_of": model_of, "loss": loss}
-    arguments |= {"metrics": metrics, "initial": initial, "schedule": schedule, "public": public}
+    arguments |= {
+        "metrics": metrics,
+        "transform": transform,
+        "initial": initial,
+        "schedule": schedule,
+        "public": public,
+    }
     config, objects = separate({**arguments, **settings})
     folder = None if out is None else new_folder(Path(out))
     with reporting(reporter) as shown:

@@ -10,10 +10,12 @@ from typing import Any, TypedDict
 from torch import Tensor, nn
 
 from ..contract import Method
+from ..data.transforms import Transform
 from ..task.metrics import Given
 from ..task.schedules import Schedule
 
 Network = str | nn.Module | Callable[..., nn.Module]
+Change = Transform | Callable[[Tensor], Tensor]
 
 
 class Conditions(TypedDict, total=False):
@@ -45,6 +47,8 @@ class Conditions(TypedDict, total=False):
     engine: str
     precision: str
     cache_mb: int
+    sample_cache_mb: int
+    sample_cache: str | None
     device: str
     save_models: bool
 
@@ -63,6 +67,7 @@ class Objects(TypedDict, total=False):
     model_of: Sequence[int] | Mapping[str, int]
     loss: str | Callable[[Tensor, Tensor], Tensor] | None
     metrics: str | Sequence[Given] | Mapping[str, Given] | None
+    transform: str | Change | Sequence[str | Change] | None
     initial: str | Path | Mapping[str, Tensor] | None
     schedule: str | Schedule | Callable[[int, int], float]
     public: Any
