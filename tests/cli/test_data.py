@@ -1,6 +1,7 @@
 """`idiolect data`: all sources, and what fetching says."""
 
 import json
+import re
 from pathlib import Path
 
 from idiolect.data.sources import sources
@@ -9,7 +10,7 @@ from idiolect.data.sources import sources
 def test_data_lists_all(call):
     code, out, _ = call("data")
     assert code == 0
-    listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
+    listed = re.findall(r"^  (\S+)", out, re.MULTILINE)
     assert sorted(listed) == sorted(["file.py:function", *sources])
     own, here, fetched = (out.index(head) for head in ("own data", "on this machine", "to be fetched"))
     assert own < out.index("  csv ") < here < out.index("  digits ") < fetched < out.index("  mnist ")

@@ -19,11 +19,11 @@ def write(folder, name, *lines):
 
 
 def test_a_file_may_import_the_files_and_packages_beside_it(tmp_path):
-    write(tmp_path, "beside_a.py", "from beside_pkg.inner import three", "seven = 4 + three")
-    write(tmp_path, "beside_pkg/__init__.py", "")
-    write(tmp_path, "beside_pkg/inner.py", "from .deeper import three")
-    write(tmp_path, "beside_pkg/deeper.py", "three = 3")
-    path = write(tmp_path, "main_a.py", "from beside_a import seven", "def get(): return seven")
+    write(tmp_path, "lies_beside.py", "from package_beside.inner import three", "seven = 4 + three")
+    write(tmp_path, "package_beside/__init__.py", "")
+    write(tmp_path, "package_beside/inner.py", "from .deeper import three")
+    write(tmp_path, "package_beside/deeper.py", "three = 3")
+    path = write(tmp_path, "main_a.py", "from lies_beside import seven", "def get(): return seven")
     assert load_code(f"{path}:get", "function")() == 7
     assert not any("_Finder" in type(finder).__name__ for finder in sys.meta_path)
     assert str(tmp_path) not in sys.path

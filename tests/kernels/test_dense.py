@@ -114,9 +114,8 @@ def test_only_what_is_trained_has_a_gradient(kind):
 
 
 def draw_changes(steps, clients, leaves, trees, kind):
-    """Factors of the sums that each step makes of the parameters and other trees."""
+    """Factors of the sums that each step adds to the parameters and other trees."""
     changes = torch.zeros(steps, clients, leaves, trees, trees + 1)
-    changes[..., range(trees), range(trees)] = 1
     changes[..., 0, -1] = -0.1
     if kind == "own learning rates":
         changes[..., 0, -1] *= 1 + torch.rand(steps, clients, leaves)
@@ -166,12 +165,25 @@ def test_a_step_makes_of_all_trees_sums_of_what_was_there(how):
     _, dense, _ = make("one layer", 2, how)
     params, others = {"0.weight": torch.zeros(1, 2, 3), "0.bias": torch.zeros(1, 2)}, torch.ones(1, 1, 8)
     batch = Batch(torch.tensor([[[[1.0, 0.0, 2.0]]]]), torch.zeros(1, 1, 1, dtype=torch.int64), torch.ones(1, 1, 1))
-    sums = torch.tensor([[2.0, 3.0, -1.0], [1.0, 0.5, 2.0]]).expand(1, 1, 2, 2, 3).contiguous().numpy()
+    sums = torch.tensor([[1.0, 3.0, -1.0], [1.0, -0.5, 2.0]]).expand(1, 1, 2, 2, 3).contiguous().numpy()
     scored = dense.change_(params, others, batch, [0], sums, [True, True])
     torch.testing.assert_close(scored.loss, torch.tensor([[2.0]]).log())
     torch.testing.assert_close(params["0.weight"][0], torch.tensor([[3.5, 3.0, 4.0], [2.5, 3.0, 2.0]]))
     torch.testing.assert_close(params["0.bias"][0], torch.tensor([3.5, 2.5]))
     torch.testing.assert_close(others.flatten(), torch.tensor([-0.5, 0.5, -1.5, 1.5, 0.5, 2.5, -0.5, 1.5]))
+
+
+@pytest.mark.parametrize("how", ["compiled", "plain"])
+def test_a_pull_between_equal_numbers_moves_nothing(how):
+    """Without a gradient, w <- w - c (w - a) leaves w to the bit where it is a."""
+    _, dense, _ = make("one layer", 2, how)
+    params = {"0.weight": torch.randn(1, 2, 3), "0.bias": torch.randn(1, 2)}
+    start = {name: leaf.clone() for name, leaf in params.items()}
+    others = torch.cat([leaf.flatten(1) for leaf in params.values()], 1)[:, None].clone()
+    batch = Batch(torch.ones(1, 1, 1, 3), torch.zeros(1, 1, 1, dtype=torch.int64), torch.ones(1, 1, 1))
+    pull = torch.tensor([[-0.3, 0.3, 0.0], [0.0, 0.0, 0.0]]).expand(9, 1, 2, 2, 3).contiguous().numpy()
+    dense.change_(params, others, batch, [0] * 9, pull, [True, True])
+    torch.testing.assert_close(params, start, rtol=0, atol=0)
 
 
 def test_clients_that_are_traced_as_one_are_computed_together(monkeypatch):

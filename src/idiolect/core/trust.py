@@ -87,7 +87,7 @@ def may_run_all(name: str) -> bool:
 def remember_code(texts: Iterable[object]) -> None:
     """Note that a run which was started here uses the code that these settings name."""
     settings = [text for text in texts if isinstance(text, str)]
-    used = {code for name, code in _loaded.items() if any(name in text for text in settings)}
+    used = {code for name, code in _loaded.items() if any(_names(text, name) for text in settings)}
     hashes = {digest for code in used for digest in (code.digest, *_imported.get(code.path, ()))}
     new = sorted(hashes - _read_known())
     if not new:
@@ -101,6 +101,15 @@ def remember_code(texts: Iterable[object]) -> None:
             opened.write("".join(f"{digest}\n" for digest in new))
     except OSError as error:
         log.warning("%s cannot be written (%s), so opening this run later will need --trust", path, error.strerror)
+
+
+def _names(text: str, name: str) -> bool:
+    """Whether an expression names this code, and not code whose longer path ends or begins alike.
+
+    >>> _names("finetune(a/b.py:C, epochs=2)", "a/b.py:C"), _names("a/b.py:C", "b.py:C"), _names("b.py:CD", "b.py:C")
+    (True, False, False)
+    """
+    return re.search(rf"(?<![\w./\\~-]){re.escape(name)}(?!\w)", text) is not None
 
 
 def _read_known() -> frozenset[str]:

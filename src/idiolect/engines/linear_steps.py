@@ -205,20 +205,20 @@ def place(factor: Any, factors: list[Tensor]) -> float | Place:
 
 
 def write_changes(dense: Dense, found: Linear, slots: Sequence[str], clients: int) -> Any:
-    """What the steps make of the slots as factors: [gradients, clients, parameters, slots, slots + 1], those of the
+    """What the steps add to the slots as factors: [gradients, clients, parameters, slots, slots + 1], those of the
     gradient last."""
     gradients, states = found.recording.gradients, len(slots)
     changes = np.zeros((len(gradients), clients, len(dense.names), states, states + 1), np.float32)
-    changes[..., range(states), range(states)] = 1
     rows, columns = {name: at for at, name in enumerate(dense.names)}, {slot: at for at, slot in enumerate(slots)}
     factors = [factor.cpu().numpy() for factor in found.factors]
     for at, (_, changed) in enumerate(gradients):
         for (slot, name), terms in changed.items():
             target = changes[at, :, rows[name], columns[slot]]
-            target[:] = 0
+            target[:, columns[slot]] = -1
             for (source, *_), factor in terms.items():
                 value = factors[factor] if isinstance(factor, Place) else factor
-                target[:, states if source == GRADIENT else columns[source]] = value
+                kept = source == slot  # what is added is all that goes beyond the leaf itself
+                target[:, states if source == GRADIENT else columns[source]] = value - kept
     return changes
 
 

@@ -110,7 +110,7 @@ class Dense:
         self, params: Tree, others: Tensor, batches: Batch, batch_of: Sequence[int], changes: Any,
         trained: Sequence[bool],
     ) -> Scored:  # fmt: skip
-        """Steps of a stack, in place, each of which makes of parameters, and of other trees like them, sums of all of
+        """Steps of a stack, in place, each of which adds to parameters, and to other trees like them, sums of all of
         them and of the gradient.
 
         Args:
@@ -118,8 +118,8 @@ class Dense:
             others: the other trees, [clients, trees, all parameters].
             batches: [batches, clients, ...].
             batch_of: for each step the batch that it takes.
-            changes: the factors of the sums, an array [steps, clients, parameters, trees, trees + 1]; the parameters
-                are the first tree, and the gradient's factor is the last.
+            changes: the factors of the sums that are added, an array [steps, clients, parameters, trees, trees + 1];
+                the parameters are the first tree, and the gradient's factor is the last.
             trained: for each parameter whether its gradient is needed.
 
         Returns:
@@ -148,13 +148,16 @@ class Dense:
 
 
 def change_leaf(leaves: Sequence[Tensor], grad: Tensor | None, factors: Tensor) -> None:
-    """Make of leaves [clients, ...] the sums that factors [clients, leaves, leaves + 1] say."""
-    made = []
+    """Add to leaves [clients, ...] the sums that factors [clients, leaves, leaves + 1] say."""
+    added = []
     for row in factors.unbind(1):
         terms = zip([*leaves, grad], row.unbind(1), strict=True)
-        made.append(sum(f.view(-1, *[1] * (leaf.ndim - 1)) * leaf for leaf, f in terms if leaf is not None and f.any()))
-    for leaf, new in zip(leaves, made, strict=True):
-        leaf.copy_(torch.as_tensor(new))
+        added.append([f.view(-1, *[1] * (leaf.ndim - 1)) * leaf for leaf, f in terms if leaf is not None and f.any()])
+    for leaf, parts in zip(leaves, added, strict=True):
+        for part in parts[1:]:
+            parts[0] += part
+        if parts:
+            leaf += parts[0]
 
 
 def apply_operation(operation: Operation, params: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> Tensor:

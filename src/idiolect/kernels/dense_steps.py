@@ -44,7 +44,7 @@ def run_steps(
         x, tokens: inputs, flat: numbers, or tokens whose embeddings are averaged; the other is empty.
         y, share: targets and normalised sample weights, [batches, clients, samples].
         batch_of: per step the batch that it takes.
-        changes: what each step makes of the states, of which the parameters are the first, leaf by leaf: the factors of
+        changes: what each step adds to the states, of which the parameters are the first, leaf by leaf: the factors of
             a sum of states and, last, of the gradient, [steps, clients, parameters, states, states + 1]. If empty,
             gradients are written and nothing is changed.
         others: the other states, flat, [clients, states - 1, all parameters].
@@ -187,16 +187,12 @@ def run_steps(
 def change(
     params: Any, place: int, size: int, others: Any, other: int, total: int, factors: Any, gradient: Any, use: bool
 ) -> None:
-    """Make of one leaf of all states, at once, the sums that `factors` [states, states + 1] say, with the gradient if
-    it is to be used; a part at a time, which stays in the cache."""
+    """Add to one leaf of all states, at once, the sums that `factors` [states, states + 1] say, with the gradient if it
+    is to be used; a part at a time, which stays in the cache. What is added is summed up first, so that a pull
+    between equal numbers moves nothing."""
     n_states = len(factors)
-    for state in range(n_states):
-        kept = factors[state, state] == 1 and not (use and factors[state, n_states] != 0)
-        for source in range(n_states):
-            kept = kept and (source == state or factors[state, source] == 0)
-        if not kept:
-            break
-    else:
+    used = factors if use else factors[:, :n_states]
+    if not np.any(used != 0):
         return
     made = np.empty((n_states, PART), np.float32)
     for start in range(0, size, PART):
@@ -214,13 +210,13 @@ def change(
             if use and factors[state, n_states] != 0:
                 add_scaled(gradient[start:end], factors[state, n_states], row)
         for state in range(n_states):
-            if factors[state, state] == 1 and np.count_nonzero(factors[state]) == 1:
+            if not np.any(used[state] != 0):
                 continue
             if state == 0:
-                params[place + start : place + end] = made[0, : end - start]
+                params[place + start : place + end] += made[0, : end - start]
             else:
                 at = other + (state - 1) * total
-                others[at + start : at + end] = made[state, : end - start]
+                others[at + start : at + end] += made[state, : end - start]
 
 
 @jit
