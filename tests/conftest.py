@@ -1,5 +1,7 @@
 """What all tests share: one thread and one seed each, whatever ran before, and a way to call the command line."""
 
+import contextlib
+import ctypes
 import random
 import signal
 
@@ -38,6 +40,15 @@ def home(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("IDIOLECT_HOME", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def memory():
+    """What a module's tests have freed goes back to the system, since every worker process that later tests fork takes
+    a copy of all that is held."""
+    yield
+    with contextlib.suppress(OSError, AttributeError):  # not every system has glibc
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 @pytest.fixture
