@@ -186,6 +186,23 @@ def test_a_pull_between_equal_numbers_moves_nothing(how):
     torch.testing.assert_close(params, start, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("how", ["compiled", "plain"])
+def test_a_tree_that_is_set_to_another_keeps_nothing_of_what_it_was(how):
+    """The first client's w becomes a and its a becomes w / 2, to the bit, whatever their size; the second's stay."""
+    _, dense, _ = make("one layer", 2, how)
+    params = {"0.weight": 1e8 + torch.randn(2, 2, 3), "0.bias": 1e8 + torch.randn(2, 2)}
+    others = torch.randn(2, 1, 8) / 1e3
+    was, small = {name: leaf.clone() for name, leaf in params.items()}, others.clone()
+    batch = Batch(torch.ones(1, 2, 1, 3), torch.zeros(1, 2, 1, dtype=torch.int64), torch.ones(1, 2, 1))
+    changes = torch.zeros(1, 2, 2, 2, 3)
+    changes[:, 0] = torch.tensor([[-1.0, 1.0, 0.0], [0.5, -1.0, 0.0]])
+    dense.change_(params, others, batch, [0], changes.numpy(), [True, True])
+    assert torch.equal(torch.cat([leaf[0].flatten() for leaf in params.values()]), small[0, 0])
+    assert torch.equal(others[0, 0], torch.cat([leaf[0].flatten() for leaf in was.values()]) / 2)
+    assert torch.equal(others[1], small[1])
+    assert all(torch.equal(leaf[1], was[name][1]) for name, leaf in params.items())
+
+
 def test_clients_that_are_traced_as_one_are_computed_together(monkeypatch):
     dense_compiled = pytest.importorskip("idiolect.kernels.dense_compiled", reason="numba is not installed")
     task, dense, batch = make("two layers", 8)

@@ -119,7 +119,8 @@ class Dense:
             batches: [batches, clients, ...].
             batch_of: for each step the batch that it takes.
             changes: the factors of the sums that are added, an array [steps, clients, parameters, trees, trees + 1];
-                the parameters are the first tree, and the gradient's factor is the last.
+                the parameters are the first tree, and the gradient's factor is the last. A tree's own factor of -1
+                sets it to the sum of the others.
             trained: for each parameter whether its gradient is needed.
 
         Returns:
@@ -148,12 +149,16 @@ class Dense:
 
 
 def change_leaf(leaves: Sequence[Tensor], grad: Tensor | None, factors: Tensor) -> None:
-    """Add to leaves [clients, ...] the sums that factors [clients, leaves, leaves + 1] say."""
-    added = []
-    for row in factors.unbind(1):
+    """Add to leaves [clients, ...] the sums that factors [clients, leaves, leaves + 1] say; one whose own factor is -1
+    becomes the sum of the others, without a trace of what it was."""
+    added, replaced = [], factors.diagonal(dim1=1, dim2=2) == -1
+    for at, row in enumerate(factors.unbind(1)):
+        row = row.clone()
+        row[replaced[:, at], at] = 0
         terms = zip([*leaves, grad], row.unbind(1), strict=True)
         added.append([f.view(-1, *[1] * (leaf.ndim - 1)) * leaf for leaf, f in terms if leaf is not None and f.any()])
-    for leaf, parts in zip(leaves, added, strict=True):
+    for leaf, parts, gone in zip(leaves, added, replaced.unbind(1), strict=True):
+        leaf[gone] = 0
         for part in parts[1:]:
             parts[0] += part
         if parts:

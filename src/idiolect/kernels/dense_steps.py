@@ -201,7 +201,7 @@ def change(
             row = made[state, : end - start]
             row[:] = 0
             for source in range(n_states):
-                if factors[state, source] != 0:
+                if factors[state, source] != 0 and not (source == state and factors[state, source] == -1):
                     at = place + start if source == 0 else other + (source - 1) * total + start
                     if source == 0:
                         add_scaled(params[at : at + end - start], factors[state, source], row)
@@ -212,11 +212,14 @@ def change(
         for state in range(n_states):
             if not np.any(used[state] != 0):
                 continue
-            if state == 0:
-                params[place + start : place + end] += made[0, : end - start]
-            else:
+            leaf = params[place + start : place + end]
+            if state > 0:
                 at = other + (state - 1) * total
-                others[at + start : at + end] += made[state, : end - start]
+                leaf = others[at + start : at + end]
+            if factors[state, state] == -1:
+                leaf[:] = made[state, : end - start]
+            else:
+                leaf += made[state, : end - start]
 
 
 @jit
