@@ -217,10 +217,17 @@ def read_config(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"the configuration {path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"the configuration {path} is not YAML: {error}") from error
+        raise InputError(f"the configuration {path} is not YAML: {describe_problem(error)}") from error
     if not isinstance(values, dict):
         raise InputError(f"the configuration {path} must be a list of 'name: value' lines, such as 'rounds: 50'")
     return values
+
+
+def describe_problem(error: Exception) -> str:
+    """What is wrong with a text that is not YAML, and where, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
+        return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
+    return str(error).partition("\n")[0]
 
 
 def write_config(config: Config, path: Path) -> None:
