@@ -142,7 +142,10 @@ FRAME = pd.DataFrame(ROWS)
 X, Y = torch.randn(6, 2), torch.tensor([0, 1] * 3)
 ARGUMENTS = [
     (lambda: load(FRAME, target="traget"), "has no column 'traget'"),
-    (lambda: load(FRAME, traget="target"), "has no argument 'traget'. Did you mean target"),
+    (lambda: load(FRAME, traget="target"), "has no argument 'traget' for tables and arrays. Did you mean target"),
+    (lambda: load(FRAME, inputs="tokens"), "has no argument 'inputs' for tables. It has client, target"),
+    (lambda: load("digits", clinets=3), "Did you mean clients"),
+    (lambda: load(Path(__file__), length=3), "csv has no option 'length'"),
     (lambda: load(FRAME.assign(x=[object()] * 12), client="client"), "'x'"),
     (lambda: load(FRAME.assign(x=pd.date_range("2024", periods=12)), client="client"), "holds dates or times"),
     (lambda: load(pd.concat([FRAME, FRAME[["x"]]], axis=1)), "several columns called 'x'"),
