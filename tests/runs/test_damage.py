@@ -12,6 +12,8 @@ import pytest
 
 import idiolect
 from idiolect.core.errors import IdiolectError, RunFolderError
+from idiolect.report import write_report
+from idiolect.runs.export import export, personal_of
 from idiolect.runs.facts import RunFacts
 from idiolect.runs.lock import lock_folder
 from idiolect.runs.store import Store
@@ -136,9 +138,12 @@ def test_a_metric_is_stored_once(tmp_path):
         Store(None).commit(0, {}, {}, [row, row], {})
 
 
-def test_reading_leaves_a_folder_as_it_is(finished):
+def test_reading_leaves_a_folder_as_it_is(finished, tmp_path):
+    """So a report and an export need no right to write into it."""
     before = {path.name: path.stat().st_mtime_ns for path in finished.iterdir()}
     contents(finished)
+    write_report([finished], tmp_path / "page.html")
+    export(personal_of(idiolect.load(finished), 0), tmp_path / "model")
     assert {path.name: path.stat().st_mtime_ns for path in finished.iterdir()} == before
     with pytest.raises(RunFolderError, match="readonly"):
         Store(finished / "state.sqlite", write=False).record({"x": 1})

@@ -111,11 +111,7 @@ class Workers:
     def train(self, round: int, states: States, download: Download) -> Outcomes:
         """Run the clients' part of one round; results come as they are ready, in memory that the next round uses."""
         ids = sorted(states, key=lambda i: -len(self.plan.data.clients[i]))
-        if self.chunk:
-            # Stacks do not depend on the number of workers, so that this changes no bit, but suffice for several.
-            groups = shrinking_groups(ids, 3, min(self.chunk, max(4, -(-len(ids) // 8))), least=4)
-        else:
-            groups = shrinking_groups(ids, 4 * self.count, largest=8)
+        groups = stack_groups(ids, self.chunk) if self.chunk else shrinking_groups(ids, 4 * self.count, largest=8)
         fetch = lambda wanted: {i: states[i] for i in wanted}  # noqa: E731
         for worker, results in self._drive("train", round, groups, fetch, download, False):
             box = self._outboxes[worker]
@@ -193,6 +189,18 @@ class Workers:
             process.join(timeout=2)
             process.kill()
         self._started = False
+
+
+def stack_groups(ids: Sequence[int], chunk: int) -> list[Sequence[int]]:
+    """Clients that are stacked, at most `chunk`. How many are does not depend on the number of workers, so that this
+    changes no bit, but an eighth of all is the most, so that there are stacks for several.
+
+    >>> [[len(group) for group in stack_groups(range(n), 16)] for n in (10, 100)]
+    [[4, 4, 2], [13, 13, 13, 13, 13, 12, 8, 5, 4, 4, 2]]
+    >>> len(stack_groups(range(1000), 16)[0]), [len(group) for group in stack_groups(range(10), 3)]
+    (16, [3, 3, 3, 1])
+    """
+    return shrinking_groups(ids, 3, min(chunk, max(4, -(-len(ids) // 8))), least=4)
 
 
 def shrinking_groups(ids: Sequence[int], parts: int, largest: int, least: int = 1) -> list[Sequence[int]]:
