@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -81,6 +83,33 @@ class VectorChoice(Choice):
         pool = Workers(plan, self.count, 0 if problem else self.chunk or fit_chunk(plan))
         pool.note_unstacked(problem)
         return pool
+
+
+@engines.register("ray")
+@dataclass(frozen=True)
+class RayChoice(Choice):
+    """Actors on a cluster of machines, by Ray: the bits of `workers`, or with stacks those of `vector`."""
+
+    actors: int | None = option(None, min=1, help="number of actors; none is as many as the cluster has room for")
+    cpus: float = option(1.0, min=0.0, below=math.inf, help="cores that each reserves; it computes on one")
+    gpus: float = option(0.0, min=0.0, below=math.inf, help="GPUs that each reserves, or a share of one")
+    vector: bool = option(False, help="stack and trace clients at once, as the engine vector does")
+    chunk: int | None = option(None, min=1, help="clients per stack; none is what fits the caches")
+    sums: bool = option(True, help="add up on the actors what clients send, where the method allows it")
+    timeout: float = option(3600.0, above=0.0, below=math.inf, help="seconds that a group of clients may take")
+    wait: float = option(300.0, min=0.0, below=math.inf, help="seconds to wait for an actor where none is left")
+
+    def make(self, plan: Plan) -> Engine:
+        """Actors, which are started when they are first needed."""
+        from .cluster.crew import Crew
+        from .cluster.engine import RayEngine
+
+        problem = why_not_stackable(plan) if self.vector else ""
+        chunk = 0 if problem or not self.vector else self.chunk or fit_chunk(plan)
+        crew = partial(Crew, self.actors, self.cpus, self.gpus, self.wait)
+        engine = RayEngine(plan, chunk, self.sums, self.timeout, crew)
+        engine.note_unstacked(problem)
+        return engine
 
 
 @engines.register("auto")

@@ -110,12 +110,7 @@ class Workers:
 
     def train(self, round: int, states: States, download: Download) -> Outcomes:
         """Run the clients' part of one round; results come as they are ready, in memory that the next round uses."""
-        ids = sorted(states, key=lambda i: -len(self.plan.data.clients[i]))
-        if self.chunk:
-            # Stacks do not depend on the number of workers, so that this changes no bit, but suffice for several.
-            groups = shrinking_groups(ids, 3, min(self.chunk, max(4, -(-len(ids) // 8))), least=4)
-        else:
-            groups = shrinking_groups(ids, 4 * self.count, largest=8)
+        groups = group_ids(self.plan, list(states), self.chunk, 4 * self.count)
         fetch = lambda wanted: {i: states[i] for i in wanted}  # noqa: E731
         for worker, results in self._drive("train", round, groups, fetch, download, False):
             box = self._outboxes[worker]
@@ -126,9 +121,7 @@ class Workers:
 
     def evaluate(self, round: int, ids: Sequence[int], states: Fetch, download: Download, unseen: bool) -> Scores:
         """Evaluate clients group by group."""
-        ordered = sorted(ids)
-        groups = [ordered[at : at + EVAL_GROUP] for at in range(0, len(ordered), EVAL_GROUP)]
-        for _, results in self._drive("evaluate", round, groups, states, download, unseen):
+        for _, results in self._drive("evaluate", round, eval_groups(ids), states, download, unseen):
             yield from results
 
     def _drive(
@@ -193,6 +186,21 @@ class Workers:
             process.join(timeout=2)
             process.kill()
         self._started = False
+
+
+def group_ids(plan: Plan, ids: Sequence[int], chunk: int, parts: int) -> list[Sequence[int]]:
+    """The clients that train together on one worker, those with most samples first. Stacks depend neither on the number
+    of workers nor on `parts`, so that this changes no bit, but suffice for several."""
+    ordered = sorted(sorted(ids), key=lambda i: -len(plan.data.clients[i]))
+    if chunk:
+        return shrinking_groups(ordered, 3, min(chunk, max(4, -(-len(ids) // 8))), least=4)
+    return shrinking_groups(ordered, parts, largest=8)
+
+
+def eval_groups(ids: Sequence[int]) -> list[Sequence[int]]:
+    """The clients that are evaluated together."""
+    ordered = sorted(ids)
+    return [ordered[at : at + EVAL_GROUP] for at in range(0, len(ordered), EVAL_GROUP)]
 
 
 def shrinking_groups(ids: Sequence[int], parts: int, largest: int, least: int = 1) -> list[Sequence[int]]:
@@ -264,16 +272,19 @@ def serve(
             results.put((number, job.slab, None, make_portable(error)))
 
 
+def train_clients(plan: Plan, chunk: int, round: int, states: States, download: Download) -> Outcomes:
+    """Run clients' parts of a round, in stacks or one by one."""
+    if chunk:
+        return train_stack(plan, round, states, download, chunk)
+    return ((i, train(plan, i, round, state, download.of(i))) for i, state in states.items())
+
+
 def do_train(
     plan: Plan, chunk: int, round: int, states: States, download: Download, outbox: Arena
 ) -> list[tuple[Any, ...]]:
     """Run clients' parts of a round; their slots go to the worker's outbox."""
-    if chunk:
-        outcomes = train_stack(plan, round, states, download, chunk)
-    else:
-        outcomes = ((i, train(plan, i, round, state, download.of(i))) for i, state in states.items())
     done = []
-    for index, outcome in outcomes:
+    for index, outcome in train_clients(plan, chunk, round, states, download):
         upload = outcome.upload
         slots = None if upload is None else outbox.write(upload.slots)
         masks = None if upload is None else outbox.write(upload.masks)
@@ -284,7 +295,12 @@ def do_train(
 def read_slots(arena: Arena, layout: Layout, device: str, rearrange: bool) -> Slots:
     """Slots out of shared memory on a device, on the CPU in place; convolution kernels, if asked, in the memory format
     that is fastest."""
-    slots = tree.to_device(arena.read(layout), device)
+    return suit_worker(arena.read(layout), device, rearrange)
+
+
+def suit_worker(slots: Slots, device: str, rearrange: bool) -> Slots:
+    """Slots on a device; convolution kernels, if asked, in the memory format that is fastest."""
+    slots = tree.to_device(slots, device)
     return {slot: tree.map(channels_last, leaves) for slot, leaves in slots.items()} if rearrange else slots
 
 
