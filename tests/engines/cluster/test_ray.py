@@ -11,6 +11,7 @@ from ray.cluster_utils import Cluster
 
 from idiolect.core.errors import ClusterError, InputError
 from idiolect.engines import Workers, engines
+from idiolect.engines.cluster.actor import ClientActor
 from idiolect.engines.cluster.connection import describe_node, require_like
 from idiolect.engines.cluster.crew import Crew
 from idiolect.engines.cluster.engine import RayEngine
@@ -40,7 +41,7 @@ def cluster():
 @pytest.fixture(scope="module")
 def crew(cluster):
     """Actors that all tests share."""
-    crew = Crew()
+    crew = Crew(ClientActor)
     yield crew
     crew.stop()
 
@@ -48,7 +49,7 @@ def crew(cluster):
 @pytest.fixture
 def engine(crew):
     """Makes an engine on the actors that all tests share."""
-    return lambda plan, chunk=0, **more: RayEngine(plan, chunk, crew=lambda: crew, keep_crew=True, **more)
+    return lambda plan, chunk=0, **more: RayEngine(plan, lambda: crew, chunk, keep_crew=True, **more)
 
 
 def kill_one(crew: Crew) -> None:

@@ -38,9 +38,9 @@ def load_ray() -> Any:
     return ray
 
 
-def is_address_given() -> bool:
-    """Whether the environment names a cluster."""
-    return bool(os.environ.get(ADDRESS))
+def find_address() -> str:
+    """The cluster that the environment names; empty where it names none."""
+    return os.environ.get(ADDRESS, "")
 
 
 class Connection:
@@ -54,7 +54,7 @@ class Connection:
         self.is_open = True
         with Connection._lock:
             if not self.ray.is_initialized():
-                connect(self.ray, os.environ.get(ADDRESS) or "auto")
+                connect(self.ray, find_address() or "auto")
                 Connection._users = 1
             elif Connection._users:
                 Connection._users += 1

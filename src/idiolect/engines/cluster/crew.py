@@ -1,5 +1,5 @@
-"""The actors of a cluster as the driver sees them: those that are on their way, those that have answered, and what each
-has in hand. One that dies, hangs or loses an answer is replaced, and what it had is done again elsewhere."""
+"""The actors of a cluster as the driver sees them: those that are on their way, those that have answered, and what
+each has in hand. One that dies, hangs or loses an answer is replaced, and what it had is done again elsewhere."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.errors import ClusterError
-from ..plan import Plan
-from .actor import ClientActor
 from .connection import Connection, compare_processors, describe_node, require_like, require_resources
 from .messages import Node, Reply
-from .shipping import ship
 
 log = logging.getLogger("idiolect")
 
 IN_HAND = 2
-"""Groups that an actor has at a time, so that it need not wait for the next."""
+"""Groups of clients that an actor has at a time, so that it need not wait for the next."""
 LOOK = 5.0
 """Seconds between looks at the size of the cluster."""
 TRIES = 3
@@ -54,15 +51,18 @@ class Crew:
     """All actors of a run, or of several runs one after another.
 
     Args:
+        kind: the class of the actors; `start` gets them ready, and is told what `adopt` was.
         actors: how many there should be; none is as many as the cluster has room for, now and later.
         cpus, gpus: what each reserves.
         wait: seconds to wait where no actor is left.
     """
 
-    def __init__(self, actors: int | None = None, cpus: float = 1.0, gpus: float = 0.0, wait: float = 300.0) -> None:
+    def __init__(
+        self, kind: type, actors: int | None = None, cpus: float = 1.0, gpus: float = 0.0, wait: float = 300.0
+    ) -> None:
         self.actors, self.cpus, self.gpus, self.wait = actors, cpus, gpus, wait
-        self.plan: Any = None
-        self.chunk = 0
+        self.arguments: tuple[Any, ...] = ()
+        self.most: int | None = None
         self.connection = Connection()
         self.ray = self.connection.ray
         self.here, self.said = describe_node(), set[str]()
@@ -72,21 +72,20 @@ class Crew:
         try:
             self.wanted = require_resources(self.connection, actors, cpus, gpus)
             options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
-            self.kind = self.ray.remote(**options, scheduling_strategy="SPREAD")(ClientActor)
+            self.kind = self.ray.remote(**options, scheduling_strategy="SPREAD")(kind)
         except BaseException:
             self.connection.close()
             raise
 
-    def adopt(self, plan: Plan, chunk: int) -> None:
-        """Take up a plan, of whose clients each actor stacks `chunk` at once; 0 takes them one by one."""
-        self.plan, self.chunk, known = self.ray.put(ship(plan)), chunk, [member.handle for member in self.members]
-        known += self.starting.values()
+    def adopt(self, *arguments: Any) -> None:
+        """Take up other work, for which these arguments get an actor ready."""
+        self.arguments, known = arguments, [*(member.handle for member in self.members), *self.starting.values()]
         self.members, self.starting = [], {}
         for handle in known:
             self._start(handle)
 
     def _start(self, handle: Any) -> None:
-        self.starting[handle.start.remote(self.plan, self.chunk)] = handle
+        self.starting[handle.start.remote(*self.arguments)] = handle
 
     def fill(self) -> None:
         """Ask for the actors that are missing; the cluster may have grown or shrunk."""
@@ -96,7 +95,8 @@ class Crew:
             total = self.connection.resources()
             sizes = [(total.get("CPU", 0.0), self.cpus), (total.get("GPU", 0.0), self.gpus)]
             self.wanted = max(1, min((int(have // each) for have, each in sizes if each > 0), default=1))
-        while len(self.members) + len(self.starting) < self.wanted:
+        wanted = self.wanted if self.most is None else min(self.wanted, self.most)
+        while len(self.members) + len(self.starting) < wanted:
             self._start(self.kind.remote())
 
     def welcome(self, reference: Any) -> None:
@@ -131,7 +131,7 @@ class Crew:
 
     def dismiss(self, member: Member, reason: str) -> list[int]:
         """Give an actor up: the groups that it had in hand."""
-        log.warning("an actor on node %s is given up: %s; its clients' work goes to another", member.node.name, reason)
+        log.warning("an actor on node %s is given up: %s; its work goes to another", member.node.name, reason)
         member.alive = False
         self.members = [other for other in self.members if other is not member]
         groups = [group for _, group in member.hand]

@@ -24,6 +24,7 @@ from ..plan import Plan
 from ..processes import eval_groups, group_ids
 from .crew import IN_HAND, TRIES, Crew, Member, name_reason
 from .messages import Job, Reply, SumsBySlot, Trained, make_job, name_clients, unpack_sums
+from .shipping import ship
 
 log = logging.getLogger("idiolect")
 
@@ -53,20 +54,20 @@ class RayEngine:
 
     Args:
         plan: what is computed.
+        crew: gives the actors.
         chunk: how many clients to stack and trace at once; 0 takes them one by one.
         sums: let actors add up uploads where the method allows it.
         timeout: seconds that one group may take.
-        crew: gives the actors.
         keep_crew: leave the actors to another run when this one ends.
     """
 
     def __init__(
         self,
         plan: Plan,
+        crew: Callable[[], Crew],
         chunk: int = 0,
         sums: bool = True,
         timeout: float = 3600.0,
-        crew: Callable[[], Crew] = Crew,
         keep_crew: bool = False,
     ) -> None:
         self.plan, self.chunk, self.timeout = plan, chunk, timeout
@@ -82,7 +83,7 @@ class RayEngine:
         """The actors, which are started when they are first needed."""
         if self._crew is None:
             self._crew = self._make_crew()
-            self._crew.adopt(self.plan, self.chunk)
+            self._crew.adopt(self._crew.ray.put(ship(self.plan)), self.chunk)
         return self._crew
 
     def note_unstacked(self, problem: str) -> None:
