@@ -238,11 +238,11 @@ class RoundLoop:
         return replace(facts, bytes_down=facts.bytes_down + down, bytes_up=facts.bytes_up + up)
 
     def evaluate(self, round: int, server: Slots, fresh: Mapping[int, Slots]) -> tuple[list[Row], int]:
-        """Scores of all clients, participants or not, and the bytes of the downloads they need."""
+        """Scores of all clients, participants or not, or of a sample of them, and the bytes of the downloads they
+        need."""
         plan, ctx, rows, sent = self.plan, self.plan.server(round), [], 0
-        seen = plan.data.seen
+        seen, unseen = plan.evaluated, plan.evaluated_unseen
         download = plan.method.download(ctx, server, seen)
-        unseen = tuple(sorted(plan.data.unseen))
         others = plan.method.download(ctx, server, unseen) if unseen else Download({})
         for cohort, ids, message in (("seen", seen, download), ("unseen", unseen, others)):
             shared = codec.size(message.shared)

@@ -170,23 +170,25 @@ def compare_processors(nodes: Sequence[Node], here: Node) -> str:
     )
 
 
-def require_resources(connection: Connection, actors: int | None, cpus: float, gpus: float) -> int:
+def require_resources(
+    connection: Connection, actors: int | None, cpus: float, gpus: float, what: str = "actors"
+) -> int:
     """How many actors to start; an error where the cluster can never place them."""
     total = connection.resources()
     fitting = []
-    for what, name, each in (("cores", "CPU", cpus), ("GPUs", "GPU", gpus)):
+    for kind, name, each in (("cores", "CPU", cpus), ("GPUs", "GPU", gpus)):
         if each <= 0:
             continue
         have, largest = total.get(name, 0.0), connection.largest(name)
         if each > largest:
             raise InputError(
-                f"an actor is to have {each:g} {what}, but no node of the cluster has more than {largest:g}; ask for"
-                f" {name.lower()}s={largest:g} at most, or add nodes"
+                f"each of the {what} is to have {each:g} {kind}, but no node of the cluster has more than {largest:g};"
+                f" ask for {name.lower()}s={largest:g} at most, or add nodes"
             )
         if actors is not None and actors * each > have:
             raise InputError(
-                f"{actors} actors with {each:g} {what} each need {actors * each:g}, but the cluster has {have:g}; use"
-                f" actors={int(have // each)}, or leave it out to use what there is"
+                f"{actors} {what} with {each:g} {kind} each need {actors * each:g}, but the cluster has {have:g}; use"
+                f" {what}={int(have // each)}, or leave it out to use what there is"
             )
         fitting.append(int(have // each))
     return actors or max(1, min(fitting, default=1))

@@ -15,7 +15,7 @@ from typing import Any
 from ...core.errors import ClusterError
 from ...core.options import Options, option
 from ...core.registry import Registry
-from .connection import find_address
+from .connection import Connection, find_address, require_resources
 from .crew import TRIES, Crew, Member, name_reason
 from .messages import Reply
 from .shipping import ship
@@ -182,12 +182,24 @@ class OnRay(Place):
     gpus: float = option(0.0, min=0.0, below=math.inf, help="GPUs of each run, or a share of one")
     wait: float = option(300.0, min=0.0, below=math.inf, help="seconds to wait where no node is left")
 
+    def check(self) -> None:
+        """Raise an error if there is no cluster, or none that has what a run needs."""
+        connection = Connection()
+        try:
+            require_resources(connection, self.runs, self.cpus, self.gpus, "runs")
+        finally:
+            connection.close()
+
     def crew(self) -> Crew:
         """The actors that carry out runs."""
         return Crew(TaskActor, self.runs, self.cpus, self.gpus, self.wait)
 
 
 def find_place(text: str | None) -> OnRay | None:
-    """Where runs are carried out: on a cluster, if one is named here or by the environment; None is on this machine."""
+    """Where runs are carried out: on a cluster, if one is named here or by the environment; None is on this machine.
+    What is wrong with the cluster is said now, before anything is written."""
     place = places.build(text or ("ray" if find_address() else "here"))
-    return place if isinstance(place, OnRay) else None
+    if not isinstance(place, OnRay):
+        return None
+    place.check()
+    return place
