@@ -13,7 +13,7 @@ import torch
 
 from ..contract import Batch, Download
 from ..contract.gradients import Autograd
-from ..core.errors import DataError
+from ..core.errors import DataError, InputError
 from ..core.options import Options, option
 from ..core.registry import Registry, describe
 from ..kernels import find_dense
@@ -63,7 +63,7 @@ class LoopChoice(Choice):
 class WorkersChoice(Choice):
     """Several processes of one thread each: the fastest for convolutions on a CPU."""
 
-    count: int | None = option(None, min=1, help="number of processes; none is one per core")
+    count: int | None = option(None, min=1, help="number of processes; none is one per core, or per GPU")
 
     def make(self, plan: Plan) -> Engine:
         """A pool of processes."""
@@ -102,6 +102,11 @@ class RayChoice(Choice):
 
     def make(self, plan: Plan) -> Engine:
         """Actors, which are started when they are first needed."""
+        if torch.device(plan.device).type != "cpu" and self.gpus == 0:
+            raise InputError(
+                f"device={plan.device} needs GPUs for the actors, which have none; write engine='ray(gpus=1)', or a"
+                " share of one, as in ray(gpus=0.5)"
+            )
         from .cluster.actor import ClientActor
         from .cluster.crew import Crew
         from .cluster.engine import RayEngine

@@ -55,7 +55,7 @@ class Workers:
 
     Args:
         plan: what is computed.
-        count: number of processes; by default one per core.
+        count: number of processes; by default one per core, or one per GPU where tensors live on GPUs.
         chunk: how many clients to stack and trace at once; 0 takes them one by one.
 
     Attributes:
@@ -63,7 +63,7 @@ class Workers:
     """
 
     def __init__(self, plan: Plan, count: int | None = None, chunk: int = 0) -> None:
-        self.plan, self.count, self.chunk = plan, count or cores(), chunk
+        self.plan, self.count, self.chunk = plan, count or len(list_devices(plan.device)) or cores(), chunk
         self.unstacked = ""
         self._serial = 0
         self._started = False
@@ -82,6 +82,7 @@ class Workers:
             load_transforms()
         # What is found here, and the kernels that are loaded and called meanwhile, forked workers inherit.
         prepared = prepare(self.plan, self.chunk) if method == "fork" else None
+        devices = list_devices(self.plan.device) or [self.plan.device]
         self._shared = Arena()
         self._slabs = [Arena() for _ in range(2 * self.count + 1)]
         self._outboxes = [Arena() for _ in range(self.count)]
@@ -91,6 +92,7 @@ class Workers:
                 target=serve,
                 args=(
                     number,
+                    devices[number % len(devices)],
                     self.plan,
                     prepared,
                     self.chunk,
@@ -228,6 +230,26 @@ class Prepared(NamedTuple):
     channels_last: bool
 
 
+def list_devices(device: str) -> list[str]:
+    """The devices that processes share where tensors live on no device in particular; empty if that is one.
+
+    >>> list_devices("cpu"), list_devices("cuda:1")
+    ([], ['cuda:1'])
+    """
+    if device == "cuda":
+        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return [] if torch.device(device).type == "cpu" else [device]
+
+
+def place_plan(plan: Plan, device: str) -> Plan:
+    """A plan of a process's own, with its networks on a device."""
+    if device == plan.device:
+        return plan
+    for task in plan.tasks:
+        task.net.to(device)
+    return replace(plan, training=replace(plan.training, device=device))
+
+
 def prepare(plan: Plan, chunk: int) -> Prepared:
     """A plan as workers carry it out, on copies of its networks; networks that are traced cannot be rearranged."""
     _ = plan.nets
@@ -241,8 +263,8 @@ def prepare(plan: Plan, chunk: int) -> Prepared:
 
 
 def serve(
-    number: int, plan: Plan, prepared: Prepared | None, chunk: int, shared: Arena, slabs: list[Arena], outbox: Arena,
-    jobs: Any, results: Any,
+    number: int, device: str, plan: Plan, prepared: Prepared | None, chunk: int, shared: Arena, slabs: list[Arena],
+    outbox: Arena, jobs: Any, results: Any,
 ) -> None:  # fmt: skip
     """A worker's life: take a job, do it, report where the results lie; until there are none."""
     torch.set_num_threads(1)
@@ -250,7 +272,7 @@ def serve(
     tune_allocator()
     follow_parent()
     ignore_slow_operations()
-    plan, last = prepared or prepare(plan, chunk)
+    plan, last = prepared or prepare(place_plan(plan, device), chunk)
     read = partial(read_slots, device=plan.device, rearrange=last)
     serial, message, download = -1, -1, {}
     while (job := jobs.get()) is not None:
