@@ -113,7 +113,7 @@ class Config(Options):
     seed: int = option(
         0, min=0, max=LARGEST_SEED, help="determines partition, initial weights, sampling and batch order"
     )
-    engine: str = option("auto", help="how clients' work is carried out: auto, loop, workers or vector")
+    engine: str = option("auto", help="how clients' work is carried out: auto, loop, workers, vector or ray")
     precision: str = option(
         "fp32", choices=("fp32", "bf16"), help="number format of the networks; parameters and sums stay fp32"
     )
