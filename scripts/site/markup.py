@@ -70,7 +70,7 @@ def replace_links(text: str, change: Callable[[str], str]) -> str:
     """A page with every link changed."""
     lines = text.split("\n")
     inside = dict(outside_code(text))
-    kept = [(number, line) for number, line in inside.items()]
+    kept = list(inside.items())
     prose = "\n".join(line for _, line in kept)
 
     def replace(match: re.Match[str]) -> str:

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from markup import from_docstring, headings, is_relative, replace_links
+
 from idiolect.advice import RULES
 from idiolect.advice.presets import read_presets
 from idiolect.cli.methods import FIVE, citation, example, group_methods, list_methods, needs, paper_of, sends
@@ -18,19 +20,26 @@ from idiolect.contract import Method, Wrapper, methods
 from idiolect.core.expressions import write
 from idiolect.core.options import options_of
 from idiolect.core.tables import escape_markdown
-from idiolect.reproductions import read_claims
+from idiolect.reproductions import Claim, read_claims
 from idiolect.reproductions.ledger import find_result, row, show, write_rows
-from markup import from_docstring, headings, is_relative, replace_links
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = {
-    "one model for all": "Where clients are alike, or as what the others are measured against: every client predicts with the "
-    "same model, and one who comes later simply takes it.",
-    "a model of one's own": "Where clients differ in more than their classes and have samples enough for a whole model of their "
-    "own. It costs a model's memory on each client and about twice the local work.",
-    "mixtures of models": "Where some clients can learn from some others, or from the average, more than from the rest.",
-    "private layers": "Where clients differ in one part, mostly in which classes they hold: that part stays theirs, the rest is "
-    "learnt together. It costs about as much as FedAvg.",
+    "one model for all": (
+        "Where clients are alike, or as what the others are measured against: every client predicts with the same "
+        "model, and one who comes later simply takes it."
+    ),
+    "a model of one's own": (
+        "Where clients differ in more than their classes and have samples enough for a whole model of their own. It "
+        "costs a model's memory on each client and about twice the local work."
+    ),
+    "mixtures of models": (
+        "Where some clients can learn more from some others, or from a part of the average, than from the average."
+    ),
+    "private layers": (
+        "Where clients differ in one part, mostly in which classes they hold: that part stays theirs, the rest is "
+        "learnt together. Most cost about as much as FedAvg."
+    ),
     "knowledge instead of models": "Where clients cannot or will not share weights, or have different networks.",
     "masks and sub-models": "Where clients share a part of the model only, or cannot afford all of it.",
     "a start that adapts": "Where a client, also one that never took part, has a moment to train before it predicts.",
@@ -68,7 +77,10 @@ def deviations() -> dict[str, tuple[str, str]]:
         words = heading.text.partition(" (")[0].split(" and ")
         for name, title in zip(names, words, strict=True):
             text = "\n".join(lines[heading.line + 1 : end]).strip()
-            sections[name] = title, replace_links(text, lambda target: f"../{target}" if is_relative(target) else target)
+            sections[name] = (
+                title,
+                replace_links(text, lambda target: f"../{target}" if is_relative(target) else target),
+            )
     return sections
 
 
@@ -77,6 +89,13 @@ def measured() -> tuple[str, dict[str, dict[str, Any]]]:
     """What was measured, and every method's costs over FedAvg's."""
     costs = json.loads((ROOT / "docs" / "costs.json").read_text(encoding="utf-8"))
     return costs["title"].removesuffix(": over FedAvg"), {each["method"]: each for each in costs["rows"]}
+
+
+@cache
+def committed() -> list[tuple[Claim, dict[str, Any] | str]]:
+    """Every claim with its committed result, or why there is none."""
+    folder = ROOT / "reproductions"
+    return [(claim, find_result(claim, folder)) for claim in read_claims(folder).values()]
 
 
 def page_of(cls: type[Method]) -> str:
@@ -115,26 +134,38 @@ def when(cls: type[Method]) -> list[str]:
         levels = " and ".join(f"{level} {name}" for name, level in rule.when.items()) or "any"
         told.append(f"| {levels} | {rule.points:+d} | {rule.reason} |")
     if told:
-        lines.append("[`idiolect advise`](../guide.md#advice) measures a federation and gives points for what it finds:")
+        lines.append(
+            "[`idiolect advise`](../guide.md#advice) measures a federation and gives points for what it finds:"
+        )
         lines.append("\n".join(["| clients with | points | because |", "|---|---:|---|", *told]))
     return ["## When to use it", *lines]
 
 
 def run_it(cls: type[Method]) -> list[str]:
     """An example for the command line and one for Python, on data that need no download."""
+    public = methods.build(cls.name).needs.public
+    option, setting = (" --public 0.1", ", public=0.1") if public else ("", "")
+    others = "ditto" if cls.name in ("local", "fedavg") else written(cls)
     return [
         "## Run it",
-        f"```console\n$ {example(cls)} --data digits --partition dirichlet:0.3 --rounds 20 --out runs/{cls.name}\n```",
+        console(f"{example(cls)} --data digits --partition dirichlet:0.3{option} --rounds 20 --out runs/{cls.name}"),
         "```python\n"
         ">>> import idiolect\n"
-        f'>>> result = idiolect.run("{written(cls)}", "digits", clients=4, rounds=2, seed=1)\n'
+        f'>>> result = idiolect.run("{written(cls)}", "digits", clients=4, rounds=2, seed=1{setting})\n'
         '>>> 0 <= result.summary["accuracy"]["selected"]["weighted"] <= 1\n'
         "True\n"
         '>>> model = result.model("client-0")                       # the personal model, an nn.Module\n'
         "\n```",
-        f"Beside others, under the same conditions:\n\n```console\n$ idiolect compare --methods 'local, fedavg, "
-        f"{f'{written(cls)}' if cls.name not in ('local', 'fedavg') else 'ditto'}' --data digits --seeds 3 --out results/a\n```",
+        "Beside others, under the same conditions:",
+        console(
+            f"idiolect compare --methods 'local, fedavg, {others}' --data digits{option} --seeds 3 --out results/a"
+        ),
     ]
+
+
+def console(command: str) -> str:
+    """A command as a block."""
+    return f"```console\n$ {command}\n```"
 
 
 def options(cls: type[Method]) -> list[str]:
@@ -178,7 +209,9 @@ def exchange(cls: type[Method]) -> list[str]:
     }
     built = methods.build(cls.name)
     lines = [row(head, text) for head, text in told.items() if text]
-    reasons = [f"- {words}{getattr(built.refuses, name)}." for name, words in REASONS.items() if getattr(built.refuses, name)]
+    reasons = [
+        f"- {words}{getattr(built.refuses, name)}." for name, words in REASONS.items() if getattr(built.refuses, name)
+    ]
     words = "More of it: [what the server sees](../privacy.md); words in the [glossary](../glossary.md)."
     table = "\n".join(["| | |", "|---|---|", *lines])
     return ["## What it sends and keeps", table, *(["\n".join(reasons)] if reasons else []), words]
@@ -200,7 +233,10 @@ def costs(cls: type[Method]) -> list[str]:
             [
                 row("bytes up", "bytes down", "time", "95 % interval of time"),
                 "|---:|---:|---:|---:|",
-                row(*(f"{found[name]:.2f}" for name in ("bytes up", "bytes down", "time")), f"{found['low']:.2f} to {found['high']:.2f}"),
+                row(
+                    *(f"{found[name]:.2f}" for name in ("bytes up", "bytes down", "time")),
+                    f"{found['low']:.2f} to {found['high']:.2f}",
+                ),
             ]
         ),
     ]
@@ -217,18 +253,19 @@ def identities(cls: type[Method]) -> list[str]:
 def results(cls: type[Method]) -> list[str]:
     """What came out, of committed results: the paper's claims, and every table that has the method."""
     parts = ["## Results here"]
-    folder = ROOT / "reproductions"
-    claims = {claim.name: claim for claim in read_claims(folder).values()}
-    own = [claim for claim in claims.values() if claim.name.partition("-")[0] == cls.name]
+    own = [(claim, result) for claim, result in committed() if claim.name.partition("-")[0] == cls.name]
     if own:
         heads = row("claim", "what the paper says", "ours", "theirs", "verdict")
         lines = [heads, "|---|---|---|---|---|"]
-        for claim in own:
-            for line in write_rows(claim, find_result(claim, folder)):
+        for claim, result in own:
+            for line in write_rows(claim, result):
                 cells = re.split(r"(?<!\\)\|", line)[1:6]
                 lines.append("|" + "|".join(cells).replace("](#", "](../reproductions.md#") + "|")
-        parts += ["The paper's claims, run again ([how](../reproductions.md)); beside a number the nearest other one.", "\n".join(lines)]
-    lines = [line for claim in claims.values() for line in scores(cls, claim.name, find_result(claim, folder))]
+        parts += [
+            "The paper's claims, run again ([how](../reproductions.md)); beside a number the nearest other one.",
+            "\n".join(lines),
+        ]
+    lines = [line for claim, result in committed() for line in scores(cls, claim.name, result)]
     if lines:
         heads = row("run", "method", "score, %", "rank", "FedAvg")
         parts += ["Beside others at equal tuning:", "\n".join([heads, "|---|---|---:|---:|---:|", *lines])]
@@ -279,9 +316,10 @@ def index() -> str:
     by_name = {cls.name: cls for cls in ours()}
     parts = [
         "# Methods",
-        "A method with `(...)` wraps any other: `finetune(ditto)`, `fedlag(flayer(ditto))`. [Side by side](../methods.md): what each "
-        "sends, keeps, needs and costs. [What the server sees](../privacy.md) of each. [The grand table](../grand.md): all of them on "
-        "nine federations.",
+        "A method with `(...)` wraps any other: `finetune(ditto)`, `fedlag(flayer(ditto))`. "
+        "[Side by side](../methods.md): what "
+        "each sends, keeps, needs and costs. [What the server sees](../privacy.md) of each. "
+        "[The grand table](../grand.md): all of them on nine federations.",
     ]
     for family, entries in groups().items():
         lines = [row("method", "what it does", "paper"), "|---|---|---|"]

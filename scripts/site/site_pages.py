@@ -9,16 +9,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import idiolect
 import method_pages
 from markup import headings, is_relative, replace_links, slugify, split
+
+import idiolect
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHERS = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 SPLIT = ("data.md", "design.md", "guide.md", "reproductions.md", "results.md")
-ROOMS = (
-    "advice analysis comparison contract data engines flower kernels models report reproductions runs task testing tuning"
-)
+ROOMS = """
+advice analysis comparison contract data engines flower kernels models report reproductions runs task testing tuning
+"""
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".json": "json", ".md": "markdown"}
 Place = tuple[str, str]
 """A page and an anchor on it; an empty anchor is its beginning."""
