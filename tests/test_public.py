@@ -177,7 +177,9 @@ def test_what_the_documents_say_of_the_methods_is_what_the_methods_say():
         assert (ROOT / name).read_text() == content(), name
 
 
-@pytest.mark.parametrize(("page", "heading"), [("README.md", "Methods"), ("docs/privacy.md", "Method by method")])
+@pytest.mark.parametrize(
+    ("page", "heading"), [("docs/methods.md", "What each does"), ("docs/privacy.md", "Method by method")]
+)
 def test_the_documents_list_every_method(page, heading):
     assert quoted(table(ROOT / page, heading)) == set(OURS)
 
