@@ -79,7 +79,7 @@ class Columns(Options):
         rows = np.concatenate(values, 1)
         columns_kept = tuple(columns)
         preparation = Preparation(columns_kept, self.scale, self.gaps)
-        plain = self.scale == "none" and not np.isnan(rows).any() and not any(column.values for column in columns)
+        plain = self.scale == "none" and self.gaps == "refuse" and not any(column.values for column in columns)
         return Pool(
             torch.from_numpy(np.ascontiguousarray(rows.astype(np.float32) if plain else rows)),
             y,

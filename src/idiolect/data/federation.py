@@ -23,7 +23,7 @@ from .checks import check_clients, check_public, warn_of_random
 from .client import Client, build_client
 from .cutting import Cutting
 from .lazy.cache import attach_cache
-from .naming import UNNAMED, Naming, make_naming, number_clients
+from .naming import UNNAMED, Naming, make_naming, number_clients, number_names
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
 from .preparing import Preparation, Prepared
 from .samples import Inputs, Samples, digest_rows
@@ -183,6 +183,8 @@ class Federation:
         public: Any = None,
         class_names: Sequence[str] | None = None,
         feature_names: Sequence[str] | None = None,
+        first: int = 0,
+        layout: InputLayout | None = None,
     ) -> Federation:
         """A federation of clients that come with their own data.
 
@@ -198,25 +200,27 @@ class Federation:
             public: samples that everybody may see, as a tuple (x, y) or a dataset.
             class_names: names of the classes, from label 0 on; where labels are text, these are their names.
             feature_names: names of the numbers of a sample.
+            first: the number of the first client, where others come before it; its splits are drawn by it.
+            layout: how several inputs, or sequences, lie in rows, where clients that are not among these have a say.
 
         >>> Federation.from_clients({"north": ([[0.1], [0.2]], [0, 1]), "south": ([[0.3]], [1])})
         Federation('custom', 2 clients, 2 classes, given)
         """
         shares, seed = check_shares(split), check_seed(seed)
         listed = list(clients)
-        items = clients.items() if isinstance(clients, Mapping) else zip(_number(len(listed)), listed, strict=True)
+        items = clients.items() if isinstance(clients, Mapping) else zip(number_names(len(listed)), listed, strict=True)
         given = make_naming(class_names, feature_names)
         named, of_classes = number_clients([(str(key), data) for key, data in items], given.classes)
-        named, layout = lay_out(named)
+        named, layout = lay_out(named, layout)
         names = replace(given, classes=of_classes)
         classes = len(of_classes) if classes is None and of_classes else classes
         built = [
             build_client(key, data, shares, generator(seed, "split", position), classes)
-            for position, (key, data) in enumerate(named)
+            for position, (key, data) in enumerate(named, first)
         ]
         ends = np.cumsum([0, *(len(client.x) for client in built)])
         ranges = [np.arange(start, end) for start, end in pairwise(ends)]
-        return cls._check_and_build(
+        return cls.check_and_build(
             built, name, classes, GIVEN, content_hash(ranges), public, unseen, seed, None, names, layout
         )
 
@@ -283,13 +287,13 @@ class Federation:
             for title, (train, val, test), shift in zip(titles, splits, shifts, strict=True)
         ]
         rule = str(dealt.partition)
-        federation = cls._check_and_build(
+        federation = cls.check_and_build(
             built, name, classes, rule, dealt.hash, public, unseen, seed, words, names, layout
         )
         return replace(federation, prepared=prepared)
 
     @classmethod
-    def _check_and_build(
+    def check_and_build(
         cls,
         clients: Sequence[Client],
         name: str,
@@ -303,6 +307,7 @@ class Federation:
         names: Naming = UNNAMED,
         layout: InputLayout | None = None,
     ) -> Federation:
+        """A federation of clients that are built already, or the error about what is wrong with them."""
         if layout is not None and any(client.shift for client in clients):
             raise DataError(f"{name} has several inputs ({layout}), which no feature shift fits; use another partition")
         classes = check_clients(clients, classes)
@@ -365,11 +370,7 @@ def _names(indices: Sequence[Indices], groups: np.ndarray | None) -> list[str]:
         names = [np.unique(groups[index]) for index in indices]
         if all(len(inside) == 1 for inside in names) and len({inside[0] for inside in names}) == len(names):
             return [str(inside[0]) for inside in names]
-    return _number(len(indices))
-
-
-def _number(clients: int) -> list[str]:
-    return [f"client-{position:0{len(str(clients - 1))}}" for position in range(clients)]
+    return number_names(len(indices))
 
 
 def _update(digest: Any, body: Inputs, index: Tensor) -> None:

@@ -89,6 +89,15 @@ def sort_names(values: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted({str(value) for value in values}, key=natural_key))
 
 
+def number_names(clients: int) -> list[str]:
+    """Names for clients that have none.
+
+    >>> number_names(2)
+    ['client-0', 'client-1']
+    """
+    return [f"client-{position:0{len(str(clients - 1))}}" for position in range(clients)]
+
+
 def number_labels(values: Any, names: Sequence[str], owner: str) -> np.ndarray:
     """The numbers of labels that are text."""
     number = {name: place for place, name in enumerate(names)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -172,13 +173,22 @@ class Source(Options):
 
 @dataclass(frozen=True)
 class OwnSource(Adopted, Source):
-    """Data that a user's function returns: whatever `idiolect.data.load` takes."""
+    """Data that a user's function returns: whatever `idiolect.data.load` takes. One with a parameter `client` returns
+    the data of one client, whose number it is given."""
 
     error = DataError
+    given = ("client",)
     size: ClassVar[str] = "as the function gives them"
+
+    @property
+    def by_client(self) -> bool:
+        """Whether the function gives one client's data."""
+        return "client" in inspect.signature(type(self).function).parameters
 
     def load(self) -> Pool:
         """The data as one pool, where the function returns one."""
+        if self.by_client:
+            raise DataError(f"{self.name} gives the data of one client, not one pool of data")
         content = self.call()
         if isinstance(content, Source | Pool):
             return content.load() if isinstance(content, Source) else content
