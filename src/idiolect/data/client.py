@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Client:
-    """One client: index sets into `x` and `y`, which all clients may share.
+    """One client: index sets into `x` and `y`, which all clients may share. `labels` are the names of its own classes,
+    where they are not those of all clients.
 
     >>> client = Client("a", torch.eye(3), torch.tensor([0, 1, 0]), *map(torch.tensor, ([0, 2], [1], [])))
     >>> client.split("val")
@@ -37,6 +38,7 @@ class Client:
     test: Tensor
     shift: Shift | None = None
     transform: Transforms | None = None
+    labels: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         shift = f", {self.shift}" if self.shift else ""

@@ -23,7 +23,7 @@ from .checks import check_clients, check_public, warn_of_random
 from .client import Client, build_client
 from .cutting import Cutting
 from .lazy.cache import attach_cache
-from .naming import UNNAMED, Naming, make_naming, number_clients, number_names
+from .naming import UNNAMED, Naming, make_naming, number_clients, number_names, number_own
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
 from .preparing import Preparation, Prepared
 from .samples import Inputs, Samples, digest_rows
@@ -72,6 +72,11 @@ class Federation:
     def __len__(self) -> int:
         """The number of clients."""
         return len(self.clients)
+
+    @property
+    def own_labels(self) -> dict[str, list[str]]:
+        """The names of each client's own classes, where each has its own."""
+        return {client.name: list(client.labels) for client in self.clients if client.labels}
 
     @cached_property
     def seen(self) -> tuple[int, ...]:
@@ -185,6 +190,7 @@ class Federation:
         feature_names: Sequence[str] | None = None,
         first: int = 0,
         layout: InputLayout | None = None,
+        own_labels: bool = False,
     ) -> Federation:
         """A federation of clients that come with their own data.
 
@@ -202,6 +208,8 @@ class Federation:
             feature_names: names of the numbers of a sample.
             first: the number of the first client, where others come before it; its splits are drawn by it.
             layout: how several inputs, or sequences, lie in rows, where clients that are not among these have a say.
+            own_labels: whether each client's labels are its own, numbered by itself, so that 0 is not the same class
+                everywhere.
 
         >>> Federation.from_clients({"north": ([[0.1], [0.2]], [0, 1]), "south": ([[0.3]], [1])})
         Federation('custom', 2 clients, 2 classes, given)
@@ -210,7 +218,13 @@ class Federation:
         listed = list(clients)
         items = clients.items() if isinstance(clients, Mapping) else zip(number_names(len(listed)), listed, strict=True)
         given = make_naming(class_names, feature_names)
-        named, of_classes = number_clients([(str(key), data) for key, data in items], given.classes)
+        named, own = [(str(key), data) for key, data in items], list[tuple[str, ...]]()
+        if own_labels:
+            if classes is not None or class_names is not None:
+                raise DataError("classes and class_names are those of all clients; leave them out with own labels")
+            named, own = number_own(named)
+            classes = max(map(len, own), default=None)
+        named, of_classes = number_clients(named, given.classes)
         named, layout = lay_out(named, layout)
         names = replace(given, classes=of_classes)
         classes = len(of_classes) if classes is None and of_classes else classes
@@ -218,6 +232,8 @@ class Federation:
             build_client(key, data, shares, generator(seed, "split", position), classes)
             for position, (key, data) in enumerate(named, first)
         ]
+        if own:
+            built = [replace(client, labels=labels) for client, labels in zip(built, own, strict=True)]
         ends = np.cumsum([0, *(len(client.x) for client in built)])
         ranges = [np.arange(start, end) for start, end in pairwise(ends)]
         return cls.check_and_build(

@@ -24,16 +24,17 @@ from .splits import SPLITS
 if TYPE_CHECKING:
     from .federation import Federation
 
-CHOICES = {"predict": ("classes", "numbers"), "inputs": ("tokens", "numbers")}
+CHOICES = {"predict": ("classes", "numbers"), "inputs": ("tokens", "numbers"), "labels": ("shared", "own")}
 
 
 @dataclass(frozen=True)
 class Kinds:
     """What arrays hold: targets that are `classes` or `numbers`, inputs that are `tokens` or `numbers`; None takes them
-    by their type."""
+    by their type. Labels are `shared` by all clients, or each client's `own`."""
 
     predict: str | None = None
     inputs: str | None = None
+    labels: str | None = None
 
     def clients(self, clients: Any) -> Any:
         """Clients, in a mapping or in order, with their arrays as what they are said to hold."""

@@ -56,7 +56,8 @@ def load(
         public: samples that everybody may see: an expression, a `Source`, a `Pool`, a tuple (x, y), a dataset; or a
             number, the share of a pool's samples that is taken out for it.
         columns: of a table what its columns are, see `table`; of arrays `predict`, which says that targets are
-            `numbers` or `classes`, and `inputs`, which says that whole numbers are `tokens` or measurements, `numbers`.
+            `numbers` or `classes`, `inputs`, which says that whole numbers are `tokens` or measurements, `numbers`,
+            and of clients with arrays `labels`, which says that each has its `own`.
 
     >>> load("digits", partition="pathological:2", clients=5)
     Federation('digits', 5 clients, 10 classes, pathological(classes_per_client=2))
@@ -94,6 +95,8 @@ def load(
         source = table(source, **columns)
     elif isinstance(source, Dataset) or (isinstance(source, tuple) and len(source) == 2):
         source = _pool(source, name or "pool", read_kinds(columns))
+    if columns.get("labels") == "own" and isinstance(source, Source | Pool):
+        raise DataError("labels=own is for clients that come with arrays of their own; leave it out")
     if isinstance(source, Source | Pool):
         federation = source.federation(partition, clients=clients, split=split, seed=seed, unseen=unseen, public=shown)
         if isinstance(data, tuple | Dataset):
@@ -117,6 +120,7 @@ def load(
         name=name or "custom",
         unseen=unseen,
         public=shown,
+        own_labels=kinds.labels == "own",
     )
     kinds.say(federation)
     _refuse_dealing(federation, partition, clients)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,29 @@ def number_clients(
         return x, number_labels(y, known, owner)
 
     return [(name, number(data, f"client {name!r}")) for name, data in clients], known
+
+
+def number_own(clients: Sequence[tuple[str, Any]]) -> tuple[list[tuple[str, Any]], list[tuple[str, ...]]]:
+    """Clients by name, each with its labels numbered by itself, and the names of each one's classes."""
+    numbered, names = [], []
+    for name, data in clients:
+        pairs = _pairs(data)
+        if not pairs:
+            raise DataError(f"client {name!r}: labels=own is for arrays (x, y); read the data set first")
+        labels = [np.asarray(y) for _, y in pairs]
+        if any(y.dtype.kind == "f" for y in labels):
+            raise DataError(f"client {name!r} has numbers to predict, and labels=own is for classes; leave it out")
+        own = sort_names(value for y in labels for value in y.ravel().tolist())
+        number = partial(_number, names=own)
+        numbered.append(
+            (name, {which: number(part) for which, part in data.items()} if isinstance(data, Mapping) else number(data))
+        )
+        names.append(own)
+    return numbered, names
+
+
+def _number(pair: Any, names: tuple[str, ...]) -> tuple[Any, np.ndarray]:
+    return pair[0], number_labels(np.asarray(pair[1]), names, "it")
 
 
 def _pairs(data: Any) -> list[Any]:
