@@ -55,7 +55,7 @@ class TableFacts:
     def as_plain(self) -> dict[str, Any]:
         """Plain values, as JSON has them."""
         preparation = self.preparation
-        columns = [[column.name, list(column.values), column.scaled] for column in preparation.columns]
+        columns = [[column.name, list(column.values), column.scaled, column.size] for column in preparation.columns]
         return {
             "columns": columns,
             "scale": preparation.scale,
@@ -224,7 +224,8 @@ def _join_tables(mine: TableFacts | None, its: TableFacts | None) -> TableFacts:
 
 
 def _kind(column: Column) -> tuple[str, str]:
-    return column.name, "(text)" if column.values else "(numbers)" if column.scaled else "(yes or no)"
+    kind = f"({column.size} numbers)" if column.size else "(numbers)" if column.scaled else "(yes or no)"
+    return column.name, "(text)" if column.values else kind
 
 
 def _say_missing(preparation: Preparation, gaps: Sequence[bool]) -> tuple[str, ...]:
@@ -242,7 +243,8 @@ def _read_kind(plain: Any) -> tuple[tuple[int, ...], str]:
 
 def _read_table(plain: Mapping[str, Any]) -> TableFacts:
     columns = tuple(
-        Column(_text(name), tuple(map(_text, values)), bool(scaled)) for name, values, scaled in plain["columns"]
+        Column(_text(name), tuple(map(_text, values)), bool(scaled), min(int(size), MAX_SAMPLE_SIZE // 100))
+        for name, values, scaled, size in plain["columns"]
     )
     if plain["scale"] not in SCALES or plain["rule"] not in GAPS or len({c.name for c in columns}) < len(columns):
         raise ValueError("there is no such preparation")

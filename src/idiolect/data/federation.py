@@ -23,6 +23,7 @@ from .checks import check_clients, check_public, warn_of_random
 from .client import Client, build_client
 from .cutting import Cutting
 from .lazy.cache import attach_cache
+from .lists import keep_trained
 from .naming import UNNAMED, Naming, make_naming, number_clients, number_names, number_own
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
 from .preparing import Preparation, Prepared
@@ -260,6 +261,7 @@ class Federation:
         cutting: Cutting | None = None,
         preparation: Preparation | None = None,
         layout: InputLayout | None = None,
+        lexicon: Sequence[str] = (),
     ) -> Federation:
         """A federation that a partition makes out of one pool of data.
 
@@ -275,6 +277,7 @@ class Federation:
             cutting: what decides the splits, where they are not random.
             preparation: what is done to the columns of `x` once it is known who trains on which samples.
             layout: how several inputs lie in the rows of `x`; found where they are given apart.
+            lexicon: the words that tokens from 2 on stand for; those that no training sample has become unknown.
 
         >>> x, y = torch.rand(100, 3), torch.arange(100) % 4
         >>> Federation.from_pool(x, y, "pathological:2", clients=5).label_counts().count_nonzero(1)
@@ -298,6 +301,13 @@ class Federation:
         if preparation is not None:
             x, public, prepared = _prepare(preparation, x, public, titles, splits, hold_out(len(titles), unseen, seed))
             names = replace(names, features=prepared.inputs)
+        if lexicon:
+            trained = [
+                parts[0].numpy() for at, parts in enumerate(splits) if at not in hold_out(len(titles), unseen, seed)
+            ]
+            assert layout is not None
+            x, known = keep_trained(x, layout, lexicon, np.concatenate(trained))
+            words, names = len(known), replace(names, words=known)
         built = [
             Client(title, x, y, train, val, test, shift)
             for title, (train, val, test), shift in zip(titles, splits, shifts, strict=True)

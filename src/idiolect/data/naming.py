@@ -24,14 +24,16 @@ class Naming:
         classes: a name for every class.
         features: a name for every number of a sample.
         words: a name for every token.
+        targets: a name for every number that is predicted, where these are several.
     """
 
     classes: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.classes or self.features or self.words)
+        return bool(self.classes or self.features or self.words or self.targets)
 
     def as_dict(self) -> dict[str, list[str]]:
         """The names that there are, as plain values."""

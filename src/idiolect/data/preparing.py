@@ -57,15 +57,19 @@ class Column:
         name: the column.
         values: where it holds text, the values that become an input each, 1 where a sample has it; else empty.
         scaled: whether it is brought to scale: numbers are, yes or no is not.
+        size: where it holds lists, how many numbers each has.
     """
 
     name: str
     values: tuple[str, ...] = ()
     scaled: bool = True
+    size: int = 0
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the inputs."""
+        if self.size:
+            return tuple(f"{self.name}[{place}]" for place in range(self.size))
         return tuple(f"{self.name}={value}" for value in self.values) or (self.name,)
 
 

@@ -128,6 +128,11 @@ def _load_pool(
     trains: bool,
 ) -> Federation:
     """A client of all samples of a pool."""
+    if pool.lexicon:
+        raise DataError(
+            f"client {name!r}: encode=words numbers the words of all clients' training samples, which no client has;"
+            " number them yourself, by one list for all"
+        )
     owner, rng = f"client {name!r}", generator(check_seed(seed), "split", position)
     shares, index = check_shares(split), np.arange(len(pool.x))
     parts = cut(len(index), shares, rng) if pool.cutting is None else pool.cutting.cut(index, shares, rng)

@@ -20,6 +20,10 @@ FOLDS = "split of the data set"
 """What the splits of a Hugging Face data set are called, where they become those of the clients."""
 
 
+LISTS = {"Sequence", "List", "LargeList"}
+"""What Hugging Face calls columns of lists."""
+
+
 def is_table(data: Any) -> bool:
     """Whether something is a table, a file or folder by its path, or tables by client."""
     by_client = isinstance(data, Mapping) and bool(data) and all(map(is_frame, data.values()))
@@ -103,8 +107,9 @@ def _read_hub(data: Any, columns: Mapping[str, Any]) -> Pool:
         data, columns = datasets.concatenate_datasets(parts), {"fold": FOLDS, **columns}
     hub = options_of(HuggingFace)
     if not {"x", "y", "length"} & columns.keys():
-        plain = all(type(feature).__name__ in ("Value", "ClassLabel") for feature in data.features.values())
-        if plain and "text" not in data.column_names:
+        kinds = {type(feature).__name__ for feature in data.features.values()}
+        usual = {"text", *(("x",) if kinds & LISTS else ())} & set(data.column_names)
+        if kinds <= {"Value", "ClassLabel", *LISTS} and not usual:
             return make_columns(columns).pool(_name_labels(data, columns.get("target", "target")), "the data set", "hf")
     fold = columns.pop("fold", None)
     if "target" in columns:

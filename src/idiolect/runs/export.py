@@ -243,7 +243,7 @@ def about(plan: Plan, config_hash: str, index: int | None, at: int, done: int, w
         "method": describe(plan.method),
         "round": f"{at + 1} ({which})",
         "rounds": f"{done + 1} of {plan.rounds}",
-        **{kind: list_names(names[kind]) for kind in ("classes", "features") if kind in names},
+        **{kind: list_names(names[kind]) for kind in ("classes", "features", "targets") if kind in names},
         **({"inputs": str(plan.data.layout)} if plan.data.layout is not None else {}),
         **({"preparation": f"{plan.data.prepared}; numbers in {PREPARATION}"} if plan.data.prepared else {}),
         "training_samples": sum(int(plan.facts(i)[0]) for i in members),

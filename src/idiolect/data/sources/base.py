@@ -50,7 +50,8 @@ class Pool:
     """One body of data before it is dealt to clients; `groups` are the natural clients, if there are any; `words` is
     the number of different tokens where the inputs are tokens; `names` is what classes, features and words are called;
     `cutting` decides the splits where they are not random, and `preparation` what is done to columns once the samples
-    of every client are known; `layout` is how several inputs lie side by side in the rows of `x`."""
+    of every client are known; `layout` is how several inputs lie side by side in the rows of `x`, and `lexicon` the
+    words that their tokens stand for, from token 2 on, of which those of training samples are kept."""
 
     x: Inputs
     y: Tensor
@@ -62,6 +63,7 @@ class Pool:
     cutting: Cutting | None = None
     preparation: Preparation | None = None
     layout: InputLayout | None = None
+    lexicon: tuple[str, ...] = ()
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -139,6 +141,7 @@ class Pool:
             cutting=self.cutting,
             preparation=self.preparation,
             layout=self.layout,
+            lexicon=self.lexicon,
         )
 
 

@@ -13,10 +13,12 @@ import numpy as np
 import torch
 
 from ...core.errors import DataError, MissingExtraError
+from ...core.layout import find_layout
 from ...core.options import did_you_mean, option
 from ..formats.images import to_inputs
 from ..naming import Naming
-from .agnews import encode, make_vocabulary, tokenise
+from ..words import tokenise
+from .agnews import encode, make_vocabulary
 from .base import Pool, Source, choose, sources
 
 
@@ -117,12 +119,18 @@ class HuggingFace(Source):
     def read(self, table: Any) -> Pool:
         """A table of the package as a pool."""
         table = table.select(choose("hf", len(table), self.samples, self.seed))
-        x, words = _inputs(table[self._column(table, self.x, ("image", "img", "text", "x"))][:], self.length)
+        values = table[self._column(table, self.x, ("image", "img", "text", "x"))][:]
+        if isinstance(values[0], list) and len({len(value) for value in values}) > 1:
+            rows = [torch.tensor(value) for value in values]
+            layout = find_layout(rows)
+            x, words = layout.pack(rows, "hf: the inputs"), None
+        else:
+            (x, words), layout = _inputs(values, self.length), None
         target = self._column(table, self.y, ("label", "y", "fine_label"))
         y, classes = _targets(table[target][:], getattr(table.features[target], "num_classes", None))
         groups = np.array(table[self._column(table, self.client, ())][:]).astype(str) if self.client else None
         names = Naming(tuple(map(str, getattr(table.features[target], "names", None) or ())))
-        return Pool(x, y, groups, classes, Path(str(self.path or "hf")).name, words, names)
+        return Pool(x, y, groups, classes, Path(str(self.path or "hf")).name, words, names, layout=layout)
 
     def _column(self, table: Any, named: str | None, usual: Sequence[str]) -> str:
         there = list(table.column_names)
