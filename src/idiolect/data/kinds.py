@@ -16,6 +16,7 @@ from ..core.errors import DataError
 from ..core.layout import is_nested
 from ..core.options import did_you_mean
 from . import arrays
+from .client import PLAIN
 from .naming import is_text
 from .notes import MANY, say_classes, say_missing_classes, say_tokens
 from .samples import Samples
@@ -48,7 +49,7 @@ class Kinds:
         """A client, or a pool, with its arrays as what they are said to hold."""
         if self == Kinds():
             return data
-        if isinstance(data, Mapping) and set(data) <= set(SPLITS):
+        if isinstance(data, Mapping) and set(data) <= {*SPLITS, PLAIN}:
             return {which: self.change(part, f"{owner}, {which}") for which, part in data.items()}
         if isinstance(data, Dataset):
             data = arrays.pair(data, owner)

@@ -47,6 +47,12 @@ def table(data: Any, **columns: Any) -> Pool:
     """
     if isinstance(data, Path):
         return _source_of(data, columns).load()
+    if any("Iterable" in type(part).__name__ for part in (data.values() if isinstance(data, Mapping) else [data])):
+        raise DataError(
+            "a stream of Hugging Face has no length, so nobody knows what to deal and to split; load it without"
+            " streaming=True (it is read from disk as it is needed), or keep a part:"
+            " datasets.Dataset.from_list(list(stream.take(10000)))"
+        )
     if is_hub(data) and (not isinstance(data, Mapping) or not _are_clients(data, columns)):
         return _read_hub(data, columns)
     if isinstance(data, Mapping):
