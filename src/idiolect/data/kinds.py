@@ -90,7 +90,8 @@ class Kinds:
         """Say what whole numbers are taken as, where nobody said it."""
         client = data.clients[0]
         if self.inputs is None and data.layout is None and data.tokens:
-            say_tokens(f"{data.name}: the inputs", data.vocabulary - 1)
+            lowest = min((int(c.x.min()) for c in data.clients if isinstance(c.x, Tensor)), default=0)
+            say_tokens(f"{data.name}: the inputs", data.vocabulary - 1, lowest)
         if (
             self.predict is None
             and data.classes
