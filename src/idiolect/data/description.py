@@ -243,13 +243,15 @@ def _read_kind(plain: Any) -> tuple[tuple[int, ...], str]:
 
 def _read_table(plain: Mapping[str, Any]) -> TableFacts:
     columns = tuple(
-        Column(_text(name), tuple(map(_text, values)), bool(scaled), min(int(size), MAX_SAMPLE_SIZE // 100))
+        Column(_text(name), tuple(map(_text, values)), bool(scaled), _size(size))
         for name, values, scaled, size in plain["columns"]
     )
     if plain["scale"] not in SCALES or plain["rule"] not in GAPS or len({c.name for c in columns}) < len(columns):
         raise ValueError("there is no such preparation")
     preparation, gaps = Preparation(columns, plain["scale"], plain["rule"]), tuple(plain["gaps"])
-    if len(gaps) != len(preparation.inputs) or not all(type(gap) is bool for gap in gaps):
+    if len(gaps) != sum(column.size or len(column.values) or 1 for column in columns) or not all(
+        type(gap) is bool for gap in gaps
+    ):
         raise ValueError("the gaps do not fit the columns")
     sums = ColumnSums(*(np.array(part, float) for part in plain["sums"]))
     wanted = len(gaps) if preparation.needs_all else 0
@@ -258,6 +260,12 @@ def _read_table(plain: Mapping[str, Any]) -> TableFacts:
     if sums.total.shape != (wanted,) or not np.isfinite(sums.total).all():
         raise ValueError("the sums do not fit the columns")
     return TableFacts(preparation, gaps, sums)
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError("a size is no whole number")
+    return value
 
 
 def _text(value: Any) -> str:

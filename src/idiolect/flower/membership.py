@@ -171,6 +171,7 @@ class Membership:
             return
         members = self.store.fact("members", {})
         joined = "rejoined" if str(index) in members else "joined"
+        joined = "has brought its data to the form of all" if node in self._unfit else joined
         self.members[index] = member
         self._refused.pop(node, None)
         known = {"node": node, "key": member.key, "sizes": member.sizes}
