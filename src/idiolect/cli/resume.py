@@ -10,12 +10,17 @@ import typer
 import idiolect
 
 from ..core.errors import RunFolderError
-from .settings import Jobs, JsonLines, Logs, Quiet, Trust
+from .settings import Jobs, JsonLines, Logs, On, Quiet, Trust
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a comparison.")],
     jobs: Jobs = 1,
+    on: On = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="ENGINE", help="Go on with another engine, as in workers where a cluster is gone; a run."),
+    ] = None,
     quiet: Quiet = False,
     json_lines: JsonLines = False,
     log: Logs = None,
@@ -28,6 +33,7 @@ def resume(
 
     [bold]Examples[/bold]
       idiolect resume runs/fedavg-digits-0
+      idiolect resume runs/big --engine workers
       idiolect resume results/x --jobs 2
     """
     from ..comparison.folder import SPEC
@@ -35,7 +41,9 @@ def resume(
 
     if (folder / SPEC).is_file():
         follow_comparison(
-            lambda reporter: idiolect.comparison.resume_comparison(folder, jobs=jobs, reporter=reporter, trust=trust),
+            lambda reporter: idiolect.comparison.resume_comparison(
+                folder, jobs=jobs, on=on, reporter=reporter, trust=trust
+            ),
             folder,
             quiet,
             json_lines,
@@ -43,7 +51,9 @@ def resume(
         )
     elif folder.is_dir():
         follow_run(
-            lambda reporter: idiolect.resume(folder, reporter=reporter, on_interrupt="return", trust=trust),
+            lambda reporter: idiolect.resume(
+                folder, engine=engine, reporter=reporter, on_interrupt="return", trust=trust
+            ),
             folder,
             quiet,
             json_lines,

@@ -36,7 +36,7 @@ SELECTIONS = {
 """The values of `select`, and how summaries and tables name them."""
 UNHASHED = ("save_models", "cache_mb", "sample_cache_mb", "sample_cache")
 """Settings that do not change the results."""
-LATER = (("transform", None),)
+LATER = (("transform", None), ("eval_clients", None))
 """Settings that came later, with the value that means what there was before: then the hash is the same."""
 
 
@@ -99,6 +99,9 @@ class Config(Options):
     )
     norm_affine: str = option("shared", choices=("shared", "local"), help="scale and shift of normalisation layers")
     eval_every: int = option(1, min=1, help="rounds between evaluations; the last round is always evaluated")
+    eval_clients: int | None = option(
+        None, min=1, help="clients that are evaluated, drawn once by the seed; none is all of them"
+    )
     select: str = option(
         "weighted",
         choices=tuple(SELECTIONS),
@@ -109,7 +112,7 @@ class Config(Options):
     seed: int = option(
         0, min=0, max=LARGEST_SEED, help="determines partition, initial weights, sampling and batch order"
     )
-    engine: str = option("auto", help="how clients' work is carried out: auto, loop, workers or vector")
+    engine: str = option("auto", help="how clients' work is carried out: auto, loop, workers, vector or ray")
     precision: str = option(
         "fp32", choices=("fp32", "bf16"), help="number format of the networks; parameters and sums stay fp32"
     )

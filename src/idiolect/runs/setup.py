@@ -163,6 +163,7 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
         networks=resolve_networks(objects.get("model_of") or (), data, len(tasks)),
         after_local=config.after_local,
         eval_global=config.eval_global,
+        eval_clients=config.eval_clients,
     )
 
 
