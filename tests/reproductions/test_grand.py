@@ -62,6 +62,18 @@ def test_a_file_of_federations_is_a_claim_for_each(folder):
     assert "grand" not in write_ledger(folder)["ledger"], "the ledger is of papers' claims"
 
 
+def test_a_federations_name_is_only_a_name(tmp_path):
+    """Its result stays among the results, and no two claims have one name."""
+    federation = TABLE["federations"]["plain"]
+    table = TABLE | {"federations": {"a/../../../evil": federation, "plain": federation}}
+    (tmp_path / "grand.yaml").write_text(yaml.safe_dump(table))
+    path = result_path(tmp_path, next(iter(read_claims(tmp_path))))
+    assert path.resolve().parent == (tmp_path / "results").resolve()
+    (tmp_path / "grand-plain.yaml").write_text(yaml.safe_dump({**TABLE, "federations": None}))
+    with pytest.raises(InputError, match=r"grand\.yaml holds the claim 'grand-plain', which another file has"):
+        read_claims(tmp_path)
+
+
 def test_all_have_fedavgs_gradients_and_what_cannot_run_says_why(result):
     costs = {name: entry.gradients for name, entry in result.entries.items()}
     assert costs["ditto"] == pytest.approx(1.0), "two gradients per step, half of the rounds"
