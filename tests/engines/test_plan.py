@@ -59,10 +59,10 @@ def part(*chosen, shift=None, transform=None, **arrays):
 
 def test_parts_are_joined_as_if_each_were_taken():
     """From one array, from arrays that share only inputs or only targets, and where clients change their inputs."""
-    own = [part(3, shift=lambda x, positions, by=by: x + by) for by in (10, 20)]
-    own += [part(3, transform=lambda x, *_, by=by: x * by) for by in (10, 20)]
-    for other in (part(3), part(3, x=-ARRAYS["x"]), part(3, y=-ARRAYS["y"]), own[0]):
-        for parts in ([part(2, 0), other], [other, part(2, 0)], [other], own):
+    shifted = [part(3, shift=lambda x, positions, by=by: x + by) for by in (10, 20)]
+    changed = [part(3, transform=lambda x, *_, by=by: x * by) for by in (10, 20)]
+    for other in (part(3), part(3, x=-ARRAYS["x"]), part(3, y=-ARRAYS["y"]), shifted[0], changed[0]):
+        for parts in ([part(2, 0), other], [other, part(2, 0)], [other], shifted, changed):
             expected = [torch.cat(some) for some in zip(*(one.take() for one in parts), strict=True)]
             assert all(map(torch.equal, join_parts(parts), expected))
 
