@@ -8,7 +8,7 @@ import torch
 from idiolect.data import Client
 from idiolect.data.lazy.arrays import ArraySamples
 from idiolect.engines import plan
-from idiolect.engines.plan import Part, join_parts, split_parts
+from idiolect.engines.plan import Part, join_parts, late_size, split_parts
 from idiolect.testing import tiny_plan
 
 ARRAYS = {"x": torch.arange(4.0)[:, None], "y": torch.arange(4)}
@@ -85,3 +85,10 @@ def test_parts_are_split_into_batches_and_what_is_read_late_never_across_two_or_
     assert batches == [([2, 0], [2, 0]), ([1], [1]), ([-3], [3])]
     monkeypatch.setattr(plan, "LATE_BYTES", 8)
     assert [len(y) for _, y in split_parts([part(2, 0, 1, x=late[1].client.x)], 4)] == [2, 1]
+
+
+@pytest.mark.parametrize(("wide", "bytes", "samples"), [(3, 60, 5), (3, 8, 1), (0, 60, 15)])
+def test_as_many_samples_are_read_at_once_as_there_is_room_for(wide, bytes, samples, monkeypatch):
+    """Four bytes a number, and one sample at least."""
+    monkeypatch.setattr(plan, "LATE_BYTES", bytes)
+    assert late_size(part(0, x=torch.zeros(4, wide)).client) == samples
