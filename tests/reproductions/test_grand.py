@@ -10,7 +10,7 @@ from idiolect.advice.presets import find_kind, read_presets
 from idiolect.advice.rules import findings
 from idiolect.core.errors import InputError
 from idiolect.reproductions import read_claims, reproduce, write_grand, write_ledger
-from idiolect.reproductions.files import result_path, write_result
+from idiolect.reproductions.files import read_result, result_path, write_result
 from idiolect.reproductions.grand import rank_all, read_federations, wins
 from idiolect.reproductions.presets import far_options, make_presets, write_presets
 
@@ -112,7 +112,8 @@ def test_the_page_says_what_has_run_and_what_has_not(folder):
 
 def test_a_result_of_another_definition_is_not_shown(folder, tmp_path):
     (tmp_path / "grand.yaml").write_text(yaml.safe_dump({**TABLE, "seeds": 3}, sort_keys=False))
-    write_result({"definition": "old"}, result_path(tmp_path, "grand-skew"))
+    old = read_result(result_path(folder, "grand-skew")) | {"definition": "old"}
+    write_result(old, result_path(tmp_path, "grand-skew"))
     assert read_federations(tmp_path)[0] == []
     assert "No federation has run yet" in write_grand(tmp_path)["grand-ranks"]
 
