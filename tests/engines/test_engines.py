@@ -201,10 +201,18 @@ def test_bf16_on_a_processor_without_it_comes_with_a_warning(monkeypatch, caplog
 
 @pytest.mark.parametrize(
     ("method", "changes"),
-    [("fedavg", {}), ("fedprox", {}), ("fedper", {}), ("fedavg", {"norm": True, "norm_stats": "local"}), ("ditto", {})],
+    [
+        ("fedavg", {}),
+        ("fedprox", {}),
+        ("fedper", {}),
+        ("fedavg", {"norm": True, "norm_stats": "local"}),
+        ("ditto", {}),
+        ("finetune", {}),
+    ],
 )
 def test_clients_that_never_trained_are_scored_in_a_group_as_one_by_one(method, changes):
-    """Where they all predict with the shared model as it is, in common batches; not where they keep part of it."""
+    """Where they all predict with the shared model as it is, in common batches; not where they keep part of it, or
+    where it is adapted to each."""
     plan = tiny_plan(method, **changes)
     server = first_server(plan.server(0))
     download = plan.method.download(plan.server(0), server, plan.data.seen)
@@ -276,6 +284,13 @@ def test_workers_that_are_spawned_share_memory_too(chunk, monkeypatch):
     plan = tiny_plan("ditto", rounds=1, epochs=1)
     spawned = play(plan, lambda plan: Workers(plan, 1, chunk=chunk))
     require_equal(spawned, play(plan), "spawned", 1e-4)
+
+
+def test_a_stack_draws_the_noise_that_each_client_draws(caplog):
+    """FedCP's gates take noise for every sample; clients of all sizes share a stack, whose last batches are smaller."""
+    plan = tiny_plan("fedcp", rounds=1, epochs=1)
+    require_equal(play(plan, lambda plan: Workers(plan, 1, chunk=5)), play(plan), "noise", 1e-4)
+    assert not caplog.messages, "none is run one by one"
 
 
 def test_each_process_has_a_device_of_its_own_in_turn(monkeypatch):

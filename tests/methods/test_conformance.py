@@ -21,6 +21,10 @@ EXTRA = [
     "fedaf(per_class=2, steps=3, mix=1)",
     "fedamp(start=mixture)",
     "fedas(align_epochs=2, fisher=false)",
+    "fedala(layers=2, share=0.5)",
+    "fedbabu(part=head, layers=2, epochs=1)",
+    "lgfedavg(layers=2, pretrain=1)",
+    "l2sgd(p=0.5, lam=1)",
     "fedcac(tau=0.3, beta=2)",
     "feddbe(mu=0.3)",
     "fedexp(eps=inf, average_last=false)",
@@ -86,7 +90,7 @@ EXTRA = [
     "pfedhn(layers=1)",
     "scaffold(server_lr=0.5, uniform=false)",
 ]
-OTHER_OPTIONS = ["engines", "network", "pure", "absent_clients", "unseen_clients", "round_trip"]
+OTHER_OPTIONS = ["stacking", "network", "pure", "unseen_clients", "round_trip"]
 ONE_NETWORK = {
     *("apple", "fedaf", "fedamp", "fedcac", "fedcp", "feddbe", "fedem", "fedexp", "fedfac", "fedfomo", "fedhkd"),
     *("fedlag", "fedmask", "fedpac", "fedrod", "fedsplit", "gpfl", "heterofl", "heurfedamp", "pfedgate", "pfedhn"),

@@ -57,7 +57,7 @@ def warn_of_random(clients: Sequence[Client]) -> None:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         log.warning(
             "the data set of client %r%s draws random numbers, which its validation and test samples also get (always"
-            " the same ones); give it data sets of their own without them: {'train': ..., 'val': ..., 'test': ...}",
+            " the same ones); give the same samples without them as well: {'train': augmented, 'plain': plain}",
             names[0],
             more,
         )
@@ -128,9 +128,11 @@ def _check_labels(clients: Sequence[Client], classes: int | None) -> int:
         )
     for client, client_labels in zip(clients, labels, strict=True):
         low, high = int(client_labels.min()), int(client_labels.max())
-        if low < 0 or high >= classes:
+        if low < 0:
+            raise DataError(f"client {client.name!r} has the label {low}; number the classes from 0 on")
+        if high >= classes:
             raise DataError(
-                f"client {client.name!r} has the label {low if low < 0 else high}; labels must be whole numbers from 0"
-                f" to {classes - 1}. Number the classes from 0 on, or raise classes={classes}"
+                f"client {client.name!r} has the label {high}; labels must be whole numbers from 0 to {classes - 1}."
+                f" Number the classes from 0 on, or raise classes={classes}"
             )
     return classes

@@ -16,14 +16,17 @@ PEEKED = 3
 """So many samples of a dataset, its first ones, show whether its inputs are one tensor of one shape."""
 
 
-def lay_out(clients: Sequence[tuple[str, Any]]) -> tuple[list[tuple[str, Any]], InputLayout | None]:
+def lay_out(
+    clients: Sequence[tuple[str, Any]], known: InputLayout | None = None
+) -> tuple[list[tuple[str, Any]], InputLayout | None]:
     """Clients with one tensor of inputs each, and how these lie in it; without a layout where they are arrays already.
-    A client is a pair (x, y), a dataset or a mapping of splits."""
+    A client is a pair (x, y), a dataset or a mapping of splits; a `known` layout is that of other clients."""
     clients = [(name, _change(data, lambda pair, _: _gather(pair), name)) for name, data in clients]
     pairs = [(owner, pair) for name, data in clients for owner, pair in _pairs(data, f"client {name!r}")]
-    if not any(is_nested(x, _length(y)) for _, (x, y) in pairs):
+    if known is None and not any(is_nested(x, _length(y)) for _, (x, y) in pairs):
         return list(clients), None
     layouts = [(owner, _named(owner, x)) for owner, (x, _) in pairs]
+    layouts = layouts if known is None else [("the others", known), *layouts]
     first, layout = layouts[0]
     for owner, other in layouts[1:]:
         layout = join_layouts(layout, other, (first, owner))

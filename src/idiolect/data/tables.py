@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import DataError
-from ..core.options import did_you_mean, make, options_of
+from ..core.options import make, options_of
 from .columns import Columns
 from .formats.frames import is_frame, join_tables, to_frame
+from .kinds import require_known
 from .sources.base import Pool, Source, sources
 from .sources.huggingface import HuggingFace
 
 FOLDS = "split of the data set"
 """What the splits of a Hugging Face data set are called, where they become those of the clients."""
+
+
+LISTS = {"Sequence", "List", "LargeList"}
+"""What Hugging Face calls columns of lists."""
 
 
 def is_table(data: Any) -> bool:
@@ -43,6 +48,12 @@ def table(data: Any, **columns: Any) -> Pool:
     """
     if isinstance(data, Path):
         return _source_of(data, columns).load()
+    if any("Iterable" in type(part).__name__ for part in (data.values() if isinstance(data, Mapping) else [data])):
+        raise DataError(
+            "a stream of Hugging Face has no length, so nobody knows what to deal and to split; load it without"
+            " streaming=True (it is read from disk as it is needed), or keep a part:"
+            " datasets.Dataset.from_list(list(stream.take(10000)))"
+        )
     if is_hub(data) and (not isinstance(data, Mapping) or not _are_clients(data, columns)):
         return _read_hub(data, columns)
     if isinstance(data, Mapping):
@@ -54,12 +65,7 @@ def table(data: Any, **columns: Any) -> Pool:
 
 def make_columns(columns: Mapping[str, Any]) -> Columns:
     """What the columns of a table are, from a user's arguments."""
-    for name in columns:
-        if name not in options_of(Columns):
-            known = options_of(Columns)
-            raise DataError(
-                f"load has no argument {name!r}.{did_you_mean(name, known)} For tables: {', '.join(known)}."
-            )
+    require_known(columns, options_of(Columns), "tables")
     made: Columns = make(
         Columns, {n: (v,) if n == "leave_out" and isinstance(v, str) else v for n, v in columns.items()}
     )
@@ -73,12 +79,6 @@ def _source_of(path: Path, columns: Mapping[str, Any]) -> Source:
     endings = {file.suffix for file in path.iterdir()} if path.is_dir() else {path.suffix}
     name = "npz" if endings == {".npz"} else "parquet" if ".parquet" in endings else "csv"
     cls = sources.get(name)
-    known = options_of(cls)
-    for given in columns:
-        if given not in known:
-            raise DataError(
-                f"{name} has no option {given!r}.{did_you_mean(given, known)} Its options: {', '.join(known)}."
-            )
     made: Source = make(cls, {"path": str(path), **columns})
     return made
 
@@ -101,16 +101,15 @@ def _read_hub(data: Any, columns: Mapping[str, Any]) -> Pool:
 
         parts = [part.add_column(FOLDS, [name] * len(part)) for name, part in data.items()]
         data, columns = datasets.concatenate_datasets(parts), {"fold": FOLDS, **columns}
-    hub = options_of(HuggingFace)
     if not {"x", "y", "length"} & columns.keys():
-        plain = all(type(feature).__name__ in ("Value", "ClassLabel") for feature in data.features.values())
-        if plain and "text" not in data.column_names:
+        kinds = {type(feature).__name__ for feature in data.features.values()}
+        usual = {"text", *(("x",) if kinds & LISTS else ())} & set(data.column_names)
+        if kinds <= {"Value", "ClassLabel", *LISTS} and not usual:
             return make_columns(columns).pool(_name_labels(data, columns.get("target", "target")), "the data set", "hf")
     fold = columns.pop("fold", None)
     if "target" in columns:
         columns["y"] = columns.pop("target")
-    if unknown := [name for name in columns if name not in hub]:
-        raise DataError(f"load has no argument {unknown[0]!r} for this data set.{did_you_mean(unknown[0], hub)}")
+    require_known(columns, options_of(HuggingFace), "this data set")
     pool = make(HuggingFace, columns).read(data)
     if fold is None:
         return pool  # type: ignore[no-any-return]

@@ -25,10 +25,11 @@ from ..core.errors import IdiolectError
 from ..kernels import channels_last, find_dense, speed_up
 from .client_evaluation import evaluate_group
 from .client_round import train
+from .flat import Layout
 from .loop import Fetch, Outcomes, Scores, States
 from .machine import cores, threads
 from .plan import Plan
-from .shared_memory import Arena, Layout
+from .shared_memory import Arena
 from .stacking import ignore_slow_operations, load_transforms, train_stack
 
 log = logging.getLogger("idiolect")
@@ -191,12 +192,24 @@ class Workers:
 
 
 def group_ids(plan: Plan, ids: Sequence[int], chunk: int, parts: int) -> list[Sequence[int]]:
-    """The clients that train together on one worker, those with most samples first. Stacks depend neither on the number
-    of workers nor on `parts`, so that this changes no bit, but suffice for several."""
+    """The clients that train together on one worker, those with most samples first; stacks depend on no number
+    of `parts`."""
     ordered = sorted(sorted(ids), key=lambda i: -len(plan.data.clients[i]))
     if chunk:
-        return shrinking_groups(ordered, 3, min(chunk, max(4, -(-len(ids) // 8))), least=4)
+        return stack_groups(ordered, chunk)
     return shrinking_groups(ordered, parts, largest=8)
+
+
+def stack_groups(ids: Sequence[int], chunk: int) -> list[Sequence[int]]:
+    """Clients that are stacked, at most `chunk`. How many are does not depend on the number of workers, so that this
+    changes no bit, but an eighth of all is the most, so that there are stacks for several.
+
+    >>> [[len(group) for group in stack_groups(range(n), 16)] for n in (10, 100)]
+    [[4, 4, 2], [13, 13, 13, 13, 13, 12, 8, 5, 4, 4, 2]]
+    >>> len(stack_groups(range(1000), 16)[0]), [len(group) for group in stack_groups(range(10), 3)]
+    (16, [3, 3, 3, 1])
+    """
+    return shrinking_groups(ids, 3, min(chunk, max(4, -(-len(ids) // 8))), least=4)
 
 
 def eval_groups(ids: Sequence[int]) -> list[Sequence[int]]:

@@ -22,6 +22,7 @@ from ..core.options import did_you_mean
 from ..core.registry import describe
 from ..core.tables import compact, escape_markdown
 from ..core.tree import Slots
+from ..data import Federation
 from ..data.naming import list_names
 from ..engines import Plan
 from .folder import require_free
@@ -135,7 +136,7 @@ def export(personal: Personal, folder: Path, formats: Iterable[str] = ("safetens
             for kind, name in zip(chosen, names, strict=True):
                 writers[kind](personal, part / name)
             (part / CARD).write_text(personal.card(), encoding="utf-8")
-            if known := personal.plan.data.names.as_dict():
+            if known := names_of(personal.plan.data, personal.index if personal.client else None):
                 names.append(NAMES)
                 (part / NAMES).write_text(json.dumps(known, indent=1, ensure_ascii=False), encoding="utf-8")
             if (prepared := personal.plan.data.prepared) is not None:
@@ -236,19 +237,25 @@ def about(plan: Plan, config_hash: str, index: int | None, at: int, done: int, w
     from .. import __version__
 
     members = plan.data.seen if index is None else (index,)
+    names = names_of(plan.data, index)
     return {
         **({"clients": len(members)} if index is None else {"client": plan.data.clients[index].name}),
         "method": describe(plan.method),
         "round": f"{at + 1} ({which})",
         "rounds": f"{done + 1} of {plan.rounds}",
-        **({"classes": list_names(plan.data.names.classes)} if plan.data.names.classes else {}),
-        **({"features": list_names(plan.data.names.features)} if plan.data.names.features else {}),
+        **{kind: list_names(names[kind]) for kind in ("classes", "features", "targets") if kind in names},
         **({"inputs": str(plan.data.layout)} if plan.data.layout is not None else {}),
         **({"preparation": f"{plan.data.prepared}; numbers in {PREPARATION}"} if plan.data.prepared else {}),
         "training_samples": sum(int(plan.facts(i)[0]) for i in members),
         "config_hash": config_hash,
         "idiolect": __version__,
     }
+
+
+def names_of(data: Federation, index: int | None) -> dict[str, list[str]]:
+    """What the data call things; the classes are a client's own where it has its own."""
+    own = data.clients[index].labels if index is not None else ()
+    return data.names.as_dict() | ({"classes": list(own)} if own else {})
 
 
 def scores_at(rows: Sequence[Row], index: int, at: int) -> list[tuple[str, str, float, int]]:

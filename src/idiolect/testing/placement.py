@@ -124,5 +124,5 @@ def elsewhere() -> Iterator[str]:
     Traceback (most recent call last):
     idiolect.core.errors.ConformanceError: aten.add.Tensor mixes tensors of the run's device with tensors of the CPU...
     """
-    with _Functions(), _Operations():
+    with _Functions(), _Operations():  # type: ignore[no-untyped-call]
         yield ELSEWHERE
