@@ -24,6 +24,7 @@ from idiolect.data.partitions import partitions
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "src" / "idiolect"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAPERS = sorted((ROOT / "docs" / "papers").glob("*.md"))
 OURS = [name for name in methods if methods.get(name).__module__.startswith("idiolect.")]
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -176,7 +177,9 @@ def test_what_the_documents_say_of_the_methods_is_what_the_methods_say():
         assert (ROOT / name).read_text() == content(), name
 
 
-@pytest.mark.parametrize(("page", "heading"), [("README.md", "Methods"), ("docs/privacy.md", "Method by method")])
+@pytest.mark.parametrize(
+    ("page", "heading"), [("docs/methods.md", "What each does"), ("docs/privacy.md", "Method by method")]
+)
 def test_the_documents_list_every_method(page, heading):
     assert quoted(table(ROOT / page, heading)) == set(OURS)
 
@@ -210,9 +213,29 @@ def test_every_command_in_the_documents_can_be_read(page):
             makefile = (ROOT / "Makefile").read_text()
             assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets), line
         elif program == "idiolect":
-            known = getattr(command(), "commands")  # noqa: B009
-            assert arguments[0] in known, line
-            known[arguments[0]].make_context(arguments[0], arguments[1:], resilient_parsing=False)
+            read_command(line)
+
+
+def read_command(line: str) -> dict:
+    """What the command line makes of a command; an error if it cannot be read."""
+    name, *arguments = shlex.split(line)[1:]
+    known = getattr(command(), "commands")  # noqa: B009
+    assert name in known, line
+    return known[name].make_context(name, arguments).params
+
+
+@pytest.mark.parametrize("page", PAPERS, ids=lambda page: page.name)
+def test_what_the_tables_of_a_paper_name_is_there(page):
+    """Functions, methods with their options, and commands, in which DATA and OPTIM stand for more options."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for said in re.findall(r"`([^`]+)`", text):
+        if found := re.match(r"(analysis|report)\.(\w+)", said):
+            assert found[2] in getattr(idiolect, found[1]).__all__, said
+        elif said.startswith("idiolect ") and len(said.split()) > 2 and "--local-models" not in said:
+            chosen = read_command(said.replace("DATA", "").replace("OPTIM", ""))
+            methods.split_and_build(chosen.get("methods") or chosen.get("method") or "fedavg")
+        elif said.partition("(")[0] in OURS and not re.search(r"\.\.\.|METHOD", said):
+            methods.split_and_build(said)
 
 
 @pages
