@@ -42,7 +42,7 @@ class PlacedTensor(Tensor):
         made.here = here.detach()
         return made
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"PlacedTensor({self.here})"
 
     @classmethod
@@ -93,7 +93,7 @@ def _change_shape(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             torch._C._set_meta_in_tls_dispatch_include(before)
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Also makes new tensors elsewhere."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
