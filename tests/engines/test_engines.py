@@ -19,7 +19,7 @@ from idiolect.engines import Loop, Workers, engines
 from idiolect.engines.client_evaluation import evaluate, evaluate_group
 from idiolect.engines.linear_steps import is_plain
 from idiolect.engines.processes import list_devices, place_plan
-from idiolect.engines.shared_memory import Arena
+from idiolect.engines.shared_memory import SharedMemory
 from idiolect.engines.slots import first_server
 from idiolect.engines.stackability import why_not_stackable
 from idiolect.engines.stacking import group_clients, train_stack
@@ -232,14 +232,14 @@ def test_clients_that_never_trained_are_scored_in_a_group_as_one_by_one(method, 
         assert [s.value for s in together[index]] == pytest.approx([s.value for s in alone], rel=1e-5)
 
 
-def test_an_arena_holds_any_dtype_and_shape():
-    arena = Arena()
+def test_shared_memory_holds_any_dtype_and_shape():
+    memory = SharedMemory()
     slots = {
         "a": {"x": torch.ones(3, 2), "n": torch.tensor(7), "m": torch.tensor([True, False])},
         "b": {},
         "c": {"e": torch.zeros(0, 2)},
     }
-    again = arena.read(arena.write(slots))
+    again = memory.read(memory.write(slots))
     assert list(again) == ["a", "b", "c"]
     for slot, leaves in slots.items():
         for name, leaf in leaves.items():

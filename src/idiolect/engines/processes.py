@@ -29,7 +29,7 @@ from .flat import Layout
 from .loop import Fetch, Outcomes, Scores, States
 from .machine import cores, threads
 from .plan import Plan
-from .shared_memory import Arena
+from .shared_memory import SharedMemory
 from .stacking import ignore_slow_operations, load_transforms, train_stack
 
 log = logging.getLogger("idiolect")
@@ -45,7 +45,7 @@ class Job:
     kind: str
     serial: int
     round: int
-    slab: int
+    inbox: int
     shared: Layout
     clients: list[tuple[int, Layout | None, Layout]]
     unseen: bool = False
@@ -84,9 +84,9 @@ class Workers:
         # What is found here, and the kernels that are loaded and called meanwhile, forked workers inherit.
         prepared = prepare(self.plan, self.chunk) if method == "fork" else None
         devices = list_devices(self.plan.device) or [self.plan.device]
-        self._shared = Arena()
-        self._slabs = [Arena() for _ in range(2 * self.count + 1)]
-        self._outboxes = [Arena() for _ in range(self.count)]
+        self._shared = SharedMemory()
+        self._inboxes = [SharedMemory() for _ in range(2 * self.count + 1)]
+        self._outboxes = [SharedMemory() for _ in range(self.count)]
         self._jobs, self._results = context.SimpleQueue(), context.SimpleQueue()
         self._processes = [
             context.Process(
@@ -98,7 +98,7 @@ class Workers:
                     prepared,
                     self.chunk,
                     self._shared,
-                    self._slabs,
+                    self._inboxes,
                     box,
                     self._jobs,
                     self._results,
@@ -142,28 +142,28 @@ class Workers:
         self._serial += 1
         self._shared.reset()
         shared = self._shared.write(download.shared)
-        free, waiting, pending = list(range(len(self._slabs))), iter(groups), 0
+        free, waiting, pending = list(range(len(self._inboxes))), iter(groups), 0
         while True:
             for group in islice(waiting, len(free)):
-                slab = free.pop()
-                self._slabs[slab].reset()
+                inbox = free.pop()
+                self._inboxes[inbox].reset()
                 group_states = states(group)
                 clients = [
-                    (i, self._put(slab, group_states[i]), self._put(slab, download.each.get(i, {}))) for i in group
+                    (i, self._put(inbox, group_states[i]), self._put(inbox, download.each.get(i, {}))) for i in group
                 ]
-                self._jobs.put(Job(kind, self._serial, round, slab, shared, clients, unseen))
+                self._jobs.put(Job(kind, self._serial, round, inbox, shared, clients, unseen))
                 pending += 1
             if pending == 0:
                 return
-            worker, slab, results = self._receive()
+            worker, inbox, results = self._receive()
             pending -= 1
             yield worker, results
-            free.append(slab)
+            free.append(inbox)
 
-    def _put(self, slab: int, slots: Slots | None) -> Any:
-        return None if slots is None else self._slabs[slab].write(slots)
+    def _put(self, inbox: int, slots: Slots | None) -> Any:
+        return None if slots is None else self._inboxes[inbox].write(slots)
 
-    def _take(self, box: Arena, layout: Layout) -> Slots:
+    def _take(self, box: SharedMemory, layout: Layout) -> Slots:
         return tree.to_device(box.read(layout), self.plan.device)
 
     def _receive(self) -> tuple[int, int, Any]:
@@ -174,10 +174,10 @@ class Workers:
                         f"a worker process ended unexpectedly (exit code {process.exitcode}); "
                         f"if memory ran out, use fewer workers or smaller batches; the rounds before this one are saved"
                     )
-        worker, slab, results, error = self._results.get()
+        worker, inbox, results, error = self._results.get()
         if error is not None:
             raise error
-        return worker, slab, results
+        return worker, inbox, results
 
     def close(self) -> None:
         """Stop the processes."""
@@ -276,8 +276,8 @@ def prepare(plan: Plan, chunk: int) -> Prepared:
 
 
 def serve(
-    number: int, device: str, plan: Plan, prepared: Prepared | None, chunk: int, shared: Arena, slabs: list[Arena],
-    outbox: Arena, jobs: Any, results: Any,
+    number: int, device: str, plan: Plan, prepared: Prepared | None, chunk: int, shared: SharedMemory,
+    inboxes: list[SharedMemory], outbox: SharedMemory, jobs: Any, results: Any,
 ) -> None:  # fmt: skip
     """A worker's life: take a job, do it, report where the results lie; until there are none."""
     torch.set_num_threads(1)
@@ -295,16 +295,16 @@ def serve(
             if job.kind == "train" and job.serial != serial:
                 outbox.reset()
                 serial = job.serial
-            slab = slabs[job.slab]
-            states = {i: None if state is None else read(slab, state) for i, state, _ in job.clients}
-            message_to = Download(download, {i: read(slab, layout) for i, _, layout in job.clients})
+            inbox = inboxes[job.inbox]
+            states = {i: None if state is None else read(inbox, state) for i, state, _ in job.clients}
+            message_to = Download(download, {i: read(inbox, layout) for i, _, layout in job.clients})
             if job.kind == "train":
                 done = do_train(plan, chunk, job.round, states, message_to, outbox)
             else:
                 done = evaluate_group(plan, job.round, states, message_to, job.unseen)
-            results.put((number, job.slab, done, None))
+            results.put((number, job.inbox, done, None))
         except Exception as error:
-            results.put((number, job.slab, None, make_portable(error)))
+            results.put((number, job.inbox, None, make_portable(error)))
 
 
 def train_clients(plan: Plan, chunk: int, round: int, states: States, download: Download) -> Outcomes:
@@ -315,7 +315,7 @@ def train_clients(plan: Plan, chunk: int, round: int, states: States, download: 
 
 
 def do_train(
-    plan: Plan, chunk: int, round: int, states: States, download: Download, outbox: Arena
+    plan: Plan, chunk: int, round: int, states: States, download: Download, outbox: SharedMemory
 ) -> list[tuple[Any, ...]]:
     """Run clients' parts of a round; their slots go to the worker's outbox."""
     done = []
@@ -327,10 +327,10 @@ def do_train(
     return done
 
 
-def read_slots(arena: Arena, layout: Layout, device: str, rearrange: bool) -> Slots:
+def read_slots(memory: SharedMemory, layout: Layout, device: str, rearrange: bool) -> Slots:
     """Slots out of shared memory on a device, on the CPU in place; convolution kernels, if asked, in the memory format
     that is fastest."""
-    return suit_worker(arena.read(layout), device, rearrange)
+    return suit_worker(memory.read(layout), device, rearrange)
 
 
 def suit_worker(slots: Slots, device: str, rearrange: bool) -> Slots:

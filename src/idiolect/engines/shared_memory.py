@@ -19,13 +19,13 @@ from .flat import Layout, lay_out, read_leaves, write_leaves
 _SIZE = 1 << 36
 
 
-class Arena:
+class SharedMemory:
     """A sparse file in memory that processes share; `reset` makes its space free again.
 
     >>> import torch
-    >>> arena = Arena()
-    >>> layout = arena.write({"params": {"w": torch.tensor([1.0, 2.0])}, "empty": {}})
-    >>> arena.read(layout)["params"]["w"]
+    >>> memory = SharedMemory()
+    >>> layout = memory.write({"params": {"w": torch.tensor([1.0, 2.0])}, "empty": {}})
+    >>> memory.read(layout)["params"]["w"]
     tensor([1., 2.])
     """
 
@@ -54,7 +54,7 @@ class Arena:
         self._end = 0
 
     def write(self, slots: Mapping[str, Mapping[str, Tensor]]) -> Layout:
-        """Copy all leaves into the arena; says where they are."""
+        """Copy all leaves into the memory; says where they are."""
         layout, self._end = lay_out(slots, self._end)
         write_leaves(self._map, layout, slots)
         return layout
