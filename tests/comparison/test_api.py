@@ -350,7 +350,7 @@ def test_auto_is_resolved_once_for_all_runs(copied):
 def test_runs_at_a_time_share_the_cores(monkeypatch):
     plan = make_plan(configure(SMALL), {})
     module = import_module("idiolect.comparison.conditions")
-    monkeypatch.setattr(module, "resolve", lambda text, plan: ("workers(count=8)", {}))
+    monkeypatch.setattr(module, "resolve", lambda text, plan, one_machine: ("workers(count=8)", {}))
     monkeypatch.setattr(module, "cores", lambda: 8)
     assert choose_engine("auto", plan, jobs=1) == "workers(count=8)"
     assert choose_engine("auto", plan, jobs=4) == "workers(count=2)"

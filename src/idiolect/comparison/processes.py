@@ -18,6 +18,7 @@ from typing import Any
 
 from ..core.allocator import tune_allocator
 from ..core.errors import IdiolectError, TrainingError
+from ..core.forwarding import Forward
 from ..runs.api import carry_out
 from ..runs.interrupt import Interrupt, catch_interrupt
 from ..runs.progress import Reporter
@@ -148,22 +149,10 @@ class ProcessRunner:
             process.join()
 
 
-class _Forward(logging.Handler):
-    """Sends what a run logs to the parent."""
-
-    def __init__(self, pipe: Connection) -> None:
-        super().__init__(logging.WARNING)
-        self.pipe = pipe
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError):
-            self.pipe.send(record.getMessage())
-
-
 def work(job: Job, pipe: Connection) -> None:
     """Carry out one job in its own process; progress, warnings and the end go through the pipe."""
     os.setpgrp()  # Ctrl-C in the terminal reaches the parent alone, which passes it on
-    log.addHandler(_Forward(pipe))
+    log.addHandler(Forward(pipe.send))
     log.propagate = False
     tune_allocator()
     warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)

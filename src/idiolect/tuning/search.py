@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ..core.errors import MissingExtraError
+from ..core.extras import import_extra
 from ..core.options import options_of
 from ..core.randomness import torch_seed
 from .records import Candidate, TrialRecord
@@ -20,11 +20,7 @@ DIGITS = 3
 
 def load_optuna() -> Any:
     """The package Optuna, or an error that says how to install it."""
-    try:
-        import optuna
-    except ImportError as error:
-        raise MissingExtraError("tuning needs the package optuna: pip install idiolect[tune]") from error
-    return optuna
+    return import_extra("optuna", "tune", "tuning needs")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ...core.errors import DataError, MissingExtraError
+from ...core.extras import import_extra
 from ...core.layout import InputLayout, find_layout
 from ...core.options import did_you_mean, option
 from .. import samples as sizes
@@ -27,11 +28,7 @@ from .base import Pool, Source, choose, sources
 
 def library() -> Any:
     """The package `datasets`."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingExtraError("data sets of the hub need the package datasets: pip install idiolect[hub]") from error
-    return datasets
+    return import_extra("datasets", "hub", "data sets of the hub need")
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from ...core.errors import ClusterError, InputError, MissingExtraError
+from ...core.errors import ClusterError, InputError
+from ...core.extras import import_extra
 from .messages import Node
 
 log = logging.getLogger("idiolect")
@@ -31,11 +32,7 @@ REACH = 5.0
 
 def load_ray() -> Any:
     """The package, or one sentence where it is missing."""
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError("a cluster needs the package ray: pip install idiolect[cluster]") from error
-    return ray
+    return import_extra("ray", "cluster", "a cluster needs")
 
 
 def find_address() -> str:

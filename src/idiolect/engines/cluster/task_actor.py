@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from ...core.allocator import tune_allocator
 from ...core.files import is_part, write_whole
+from ...core.forwarding import Forward
 from .connection import ADDRESS, describe_node
 from .messages import Reply, guard
 from .shipping import Shipped, unship
@@ -118,19 +119,6 @@ class TaskActor:
         if self.child.pid is not None and self.child.is_alive():
             with suppress(ProcessLookupError):
                 os.kill(self.child.pid, signal.SIGINT)
-
-
-class Forward(logging.Handler):
-    """Sends what is logged to the driver."""
-
-    def __init__(self, send: Send) -> None:
-        super().__init__(logging.WARNING)
-        self.send = send
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send a text."""
-        with suppress(OSError):
-            self.send(record.getMessage())
 
 
 def work(shipped: Shipped, folder: Path, pipe: Connection) -> None:
