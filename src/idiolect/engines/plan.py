@@ -96,6 +96,7 @@ class Plan:
         networks: for each client its network's position in `tasks`; empty where there is one.
         after_local: also evaluate participants right after local training.
         eval_global: also evaluate the shared model itself, on every client's data.
+        built_by: for each network the expression that builds it; "" of one that was given built.
     """
 
     method: Method
@@ -107,6 +108,7 @@ class Plan:
     networks: tuple[int, ...] = ()
     after_local: bool = False
     eval_global: bool = False
+    built_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         reason = self.method.refuses.other_networks

@@ -30,7 +30,6 @@ from .facts import RunFacts
 from .folder import METRICS, SUMMARY
 from .global_model import explain_no_global_model, find_global_model
 from .identity import identify
-from .model_files import read_model, write_model
 from .predictor import make_module, module_of
 from .selection import beats, headline_mean
 from .settings import SELECTIONS, Config
@@ -249,15 +248,17 @@ class Result:
         return module_of(self.plan.tasks[0], self.global_slots(round))
 
     def save_models(self, folder: Path | str) -> list[Path]:
-        """Write every client's personal model as safetensors; load one with `load_model`."""
+        """Write every client's personal model of the selected round, a file each that stands alone: `load_model` opens
+        it without the run and the data, `read_card` says what it is."""
+        from .export import personals_of, write_weights
+
         folder, paths = Path(folder), []
+        networks: dict[int, dict[str, Any]] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for index, name in enumerate(self.clients()):
-                paths.append(folder / f"{index:04d}-{file_name(name)}.safetensors")
-                model = self.model(index).state_dict()
-                state = {key: leaf.detach().clone().contiguous() for key, leaf in model.items()}
-                write_model(paths[-1], state, {"method": self.config.method, "client": name})
+            for personal in personals_of(self, range(len(self.clients()))):
+                paths.append(folder / f"{personal.index:04d}-{file_name(personal.client)}.safetensors")
+                write_weights(personal, paths[-1], networks)
         except (OSError, SafetensorError) as error:
             raise RunFolderError(f"the models cannot be written to {folder}: {explain(error)}") from error
         return paths
@@ -298,13 +299,6 @@ def options_tree(method: Method) -> dict[str, Any]:
     """A method's options as plain values, what it wraps under `inner`."""
     options = {name: getattr(method, name) for name in options_of(type(method))}
     return options | ({"inner": {"method": describe(method.inner)}} if isinstance(method, Wrapper) else {})
-
-
-def load_model(path: Path | str, module: nn.Module) -> nn.Module:
-    """Load a personal model that `Result.save_models` or `idiolect export` wrote into `module`; an error if it is
-    damaged."""
-    module.load_state_dict(read_model(Path(path)))
-    return module.eval()
 
 
 def _short_names(names: Naming) -> dict[str, list[str]]:

@@ -18,15 +18,17 @@ from torch import Tensor, nn
 
 from ..contract import Method, Training
 from ..contract import methods as registry
+from ..core.code import name_code
 from ..core.errors import InputError, ModelError, UnknownNameError
 from ..core.options import did_you_mean
+from ..core.registry import describe
 from ..data import Federation
 from ..data import load as load_data
 from ..data.transforms import build_transforms
 from ..engines import Plan
 from ..kernels import has_bf16
+from ..models import Network, default_model, models
 from ..models import build as build_model
-from ..models import default_model
 from ..task.losses import class_axis
 from ..task.schedules import Custom, Schedule, schedules
 from ..task.task import Task
@@ -163,6 +165,7 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
         networks=resolve_networks(objects.get("model_of") or (), data, len(tasks)),
         after_local=config.after_local,
         eval_global=config.eval_global,
+        built_by=tuple(name_model(model, data) for model in choose_models(config, objects, data)),
     )
 
 
@@ -204,7 +207,7 @@ def resolve_data(config: Config, objects: Mapping[str, Any]) -> Federation:
 
 def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) -> tuple[Task, ...]:
     """The model (or models) with loss and metrics, checked against the data."""
-    chosen = list(objects.get("models") or [objects.get("model", config.model) or default_model(data)])
+    chosen = choose_models(config, objects, data)
     modules = [resolve_model(model, data, config.seed) for model in chosen]
     initial = objects.get("initial", config.initial)
     if initial is not None:
@@ -218,6 +221,20 @@ def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) 
     return tuple(
         own_task(module, number, networks, data, loss, metrics, config.head) for number, module in enumerate(modules)
     )
+
+
+def choose_models(config: Config, objects: Mapping[str, Any], data: Federation) -> list[Any]:
+    """The networks, each by name, as an object, or as what builds it."""
+    return list(objects.get("models") or [objects.get("model", config.model) or default_model(data)])
+
+
+def name_model(model: Any, data: Federation) -> str:
+    """The expression that builds a network, with what the data know; "" where there is none."""
+    if isinstance(model, nn.Module):
+        return ""
+    if not isinstance(model, str | Network):
+        return name_code(model)
+    return describe(models.build(model).for_data(data))
 
 
 def own_task(
