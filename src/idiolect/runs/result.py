@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import platform
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from ..core.options import did_you_mean, options_of
 from ..core.registry import describe
 from ..core.tables import escape_html, write_html
 from ..core.tree import Slots
+from ..data import Client
 from ..data.naming import Naming
 from ..engines import Plan
 from ..engines.client_evaluation import adapt_model
@@ -39,6 +41,8 @@ from .tables import describe_run, summary_lines, summary_tables, summary_warning
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from .onboarding import Newcomer
 
 SCHEMA_VERSION = 1
 SHOWN = 5
@@ -246,6 +250,41 @@ class Result:
         """The shared model itself, which predicts without anything of a client, in evaluation mode; `round` is as in
         `model`. An error where the method has none."""
         return module_of(self.plan.tasks[0], self.global_slots(round))
+
+    def onboard(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        name: str = "newcomer",
+        split: Sequence[float] | None = None,
+        network: int = 0,
+        round: int | None = None,
+    ) -> Newcomer:
+        """Give a client that took no part in the run its personal model, as the method does for unseen clients, with
+        scores before and after. The run stays as it is.
+
+        Args:
+            x, y: its inputs and targets, raw as the run's were; or a dataset, a mapping of splits or a `Client`.
+            name: a name for it, which no client of the run has.
+            split: shares of training, validation and test; by default 60/20/20.
+            network: which of several networks it has.
+            round: the round of the model: the selected one, or -1, the last.
+
+        >>> import idiolect
+        >>> clients = {"ann": ([[0.0], [1.0]] * 9, [0, 1] * 9), "bob": ([[0.0], [1.0]] * 9, [0, 1] * 9)}
+        >>> result = idiolect.run("fedrep", clients, model="mlp(hidden=[4])", rounds=5, lr=0.5)
+        >>> carl = result.onboard([[0.0], [1.0]] * 9, [1, 0] * 9, name="carl")
+        >>> carl, carl.scores()["point"].to_list(), carl.model()(torch.zeros(1, 1)).shape
+        (Newcomer('carl', fedrep), ['personal', 'adapted'], torch.Size([1, 2]))
+        """
+        from .onboarding import check_client, make_client, onboard
+
+        if isinstance(x, Client):
+            client = check_client(self.plan.data, x)
+        else:
+            client = make_client(self.plan.data, name, x if y is None else (x, y), split, self.config.seed)
+        return onboard(self, client, network, round)
 
     def save_models(self, folder: Path | str) -> list[Path]:
         """Write every client's personal model of the selected round, a file each that stands alone: `load_model` opens
