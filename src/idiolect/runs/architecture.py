@@ -70,9 +70,10 @@ def describe_network(module: nn.Module, built_by: str, data: Described, example:
         "frozen": sorted(name for name, leaf in module.named_parameters() if not leaf.requires_grad),
         "shapes": {name: list(leaf.shape) for name, leaf in values_of(module).items()},
     }
-    ways = [{"expression": built_by}] if built_by else []
-    layers = _describe_layers(module)
-    for way in [*ways, *([{"layers": layers}] if layers else [])]:
+    ways: list[dict[str, Any]] = [{"expression": built_by}] if built_by else []
+    if layers := _describe_layers(module):
+        ways.append({"layers": layers})
+    for way in ways:
         if _computes_the_same(module, way, data, example):
             return plain | way
     return plain

@@ -214,7 +214,7 @@ def _torch_export(personal: Personal, path: Path) -> None:
 def _find_program(personal: Personal, module: nn.Module) -> torch.export.ExportedProgram:
     """The operations of a model, for batches of any size, found on inputs that are nobody's."""
     args, named = personal.nobodys_inputs(2)
-    shapes = torch.export.ShapesCollection()
+    shapes = cast(Any, torch.export.ShapesCollection)()
     for leaf in tree_leaves((args, named)):
         shapes[leaf] = {0: torch.export.Dim.AUTO}
     return torch.export.export(module, args, named, dynamic_shapes=shapes)
@@ -252,9 +252,7 @@ def _onnx(personal: Personal, path: Path) -> None:
 
 def _read_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     """What an ONNX file computes, by the reference implementation of the package that writes it."""
-    from onnx.reference import ReferenceEvaluator
-
-    evaluator = ReferenceEvaluator(str(path))
+    evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator(str(path))
     return lambda x: torch.from_numpy(evaluator.run(None, {"x": x.cpu().numpy()})[0]).to(x.device)
 
 
