@@ -31,6 +31,7 @@ ROOMS = {
     "rich": {"report", "cli"},
     "matplotlib": {"report"},
     "flwr": {"flower"},
+    "ray": {"engines"},
     "typer": {"cli"},
     "jinja2": {"report"},
     "optuna": {"tuning"},

@@ -41,6 +41,7 @@ def files(tmp_path_factory):
     write("ids.csv", target=list(range(30))[:12])
     write("fold.csv", fold=["train", "other"] * 6)
     write("days.csv", fold=["spring", "fall"] * 6, day=list(range(12)))
+    write("nodate.csv", day=["2001-12-24", "2001-13-45"] * 6)
     write("alltest.csv", fold=["test"] * 12)
     write("inf.csv", x=[float("inf"), 1.0, 2.0] * 4)
     (folder / "empty.csv").write_text("")
@@ -86,6 +87,7 @@ COMMANDS = {
     "--data csv(fold.csv,fold=fold)": "holds 'other', but must say train, val or test",
     "--data csv(alltest.csv,fold=fold)": "has no training samples",
     "--data csv(days.csv,time=fold)": "whose order in time is not known",
+    "--data csv(nodate.csv,time=day)": "holds texts such as '2001-13-45', whose order in time is not known",
     "--data csv:gap.csv": "has 4 empty cells; fill them",
     "--data csv:text.csv": "holds text such as 'red'; encode it",
     "--data csv:notarget.csv": "the column 'target' has 6 empty cells",
@@ -140,7 +142,10 @@ FRAME = pd.DataFrame(ROWS)
 X, Y = torch.randn(6, 2), torch.tensor([0, 1] * 3)
 ARGUMENTS = [
     (lambda: load(FRAME, target="traget"), "has no column 'traget'"),
-    (lambda: load(FRAME, traget="target"), "has no argument 'traget'. Did you mean target"),
+    (lambda: load(FRAME, traget="target"), "has no argument 'traget' for tables and arrays. Did you mean target"),
+    (lambda: load(FRAME, inputs="tokens"), "has no argument 'inputs' for tables. It has client, target"),
+    (lambda: load("digits", clinets=3), "Did you mean clients"),
+    (lambda: load(Path(__file__), length=3), "csv has no option 'length'"),
     (lambda: load(FRAME.assign(x=[object()] * 12), client="client"), "'x'"),
     (lambda: load(FRAME.assign(x=pd.date_range("2024", periods=12)), client="client"), "holds dates or times"),
     (lambda: load(pd.concat([FRAME, FRAME[["x"]]], axis=1)), "several columns called 'x'"),

@@ -1,5 +1,6 @@
 """Options: what a type hint admits."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,3 +27,26 @@ def test_a_list_of_numbers_holds_nothing_else() -> None:
     assert make(Lists, {"numbers": [1, 0.5]}).numbers == (1.0, 0.5)
     with pytest.raises(OptionError, match="numbers must be a list of numbers"):
         make(Lists, {"numbers": ["a"]})
+
+
+@dataclass(frozen=True)
+class Numbers(Options):
+    plain: float = option(1.0)
+    pull: float = option(1.0, min=0.0)
+    level: float = option(1.0, above=0.0, max=float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("pull", float("inf"), "[0, inf)"),
+        ("pull", float("nan"), "[0, inf)"),
+        ("plain", float("-inf"), "(-inf, inf)"),
+        ("pull", 10**400, "[0, inf)"),
+        ("level", 0, "(0, inf]"),
+    ],
+)
+def test_no_number_is_infinite_unless_its_limits_say_so(name: str, value: float, allowed: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(f"{name} must lie in {allowed}")):
+        make(Numbers, {name: value})
+    assert make(Numbers, {"level": "inf"}).level == float("inf")

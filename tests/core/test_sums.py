@@ -164,3 +164,25 @@ def test_sums_are_double_and_means_have_the_leaves_own_type():
     assert sums.total["w"].dtype == torch.float64
     assert sums.mean()["w"].dtype == torch.float16
     assert (sums.count, sums._everybody) == (1, 3.0)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("masked", [(), (0, 1), (2,), (0, 1, 2, 3)])
+def test_going_on_from_sums_before_equals_all_in_a_row_to_the_bit(masked, rows):
+    """Also where only the first or only the later ones are masked."""
+    draw = torch.Generator().manual_seed(2)
+    sent = []
+    for i in range(4):
+        weight = torch.rand(3, generator=draw) if rows else 0.1 + i / 3
+        value, n = torch.randn(3, 2, generator=draw), torch.tensor(i)
+        sent.append(
+            ({"w": value, "n": n}, weight, {"w": torch.randn(3, 2, generator=draw) > 0} if i in masked else None)
+        )
+    whole, parts = Sums.of(sent), Sums.of(sent[2:], before=Sums.of(sent[:2]))
+    for name in ("w", "n"):
+        assert torch.equal(whole.total[name], parts.total[name])
+        assert torch.equal(
+            whole.weight[name].expand_as(whole.total[name]), parts.weight[name].expand_as(whole.total[name])
+        )
+    assert (whole.count, whole._everybody, whole._dtypes) == (parts.count, parts._everybody, parts._dtypes)
+    assert torch.equal(whole.mean()["w"], parts.mean()["w"])

@@ -45,6 +45,9 @@ def test_a_number_of_twenty_digits_is_a_number(tmp_path):
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "is empty"),
         ({"y": np.array([0, 1, 0, 2**31] * 2)}, "the largest label is 2147483648"),
         ({"y": np.array([0, 1, 0, 2**63 - 1] * 2)}, "number the classes from 0 on"),
+        ({"y": np.array([0, -5] * 4)}, "the label -5; number the classes from 0 on"),
+        ({"y": np.array([0, 2**63] * 4, np.uint64)}, "hold 9223372036854775808, but whole numbers may be at most 9"),
+        ({"x": np.full((8, 2), 2**63, np.uint64)}, "inputs hold 9223372036854775808"),
         ({"x": np.full((8, 2), 2**40)}, "the largest token is"),
     ],
 )

@@ -182,7 +182,7 @@ def test_float_targets_mean_regression_unless_classes_are_given():
         ((np.array([[1e300], [1.0]]), [0, 1]), "1 of 2 samples with NaN or infinite inputs"),
         ((torch.zeros(2, 1), [0.5, float("nan")]), "1 of 2 samples with NaN or infinite targets"),
         ((torch.zeros(2, 1), [[0.5, 1.0], [0.5, float("inf")]]), "1 of 2 samples with NaN or infinite targets"),
-        ((torch.zeros(2, 1), [0, -1]), "the label -1; labels must be whole numbers from 0"),
+        ((torch.zeros(2, 1), [0, -1]), "the label -1; number the classes from 0 on"),
         (Pairs([(torch.zeros(1, 2), 0), (torch.zeros(1, 3), 0)]), "samples cannot be stacked"),
         (Pairs([("text", 0)]), "samples cannot be stacked"),
         (Pairs([torch.zeros(2)]), "must yield pairs .x, y., but yields Tensor"),

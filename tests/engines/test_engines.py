@@ -14,10 +14,11 @@ from torch import nn
 
 from idiolect import Federation, run
 from idiolect.contract import Download, methods
-from idiolect.core.errors import IdiolectError, ModelError
+from idiolect.core.errors import IdiolectError, InputError, ModelError
 from idiolect.engines import Loop, Workers, engines
 from idiolect.engines.client_evaluation import evaluate, evaluate_group
 from idiolect.engines.linear_steps import is_plain
+from idiolect.engines.processes import list_devices, place_plan
 from idiolect.engines.shared_memory import Arena
 from idiolect.engines.slots import first_server
 from idiolect.engines.stackability import why_not_stackable
@@ -200,10 +201,18 @@ def test_bf16_on_a_processor_without_it_comes_with_a_warning(monkeypatch, caplog
 
 @pytest.mark.parametrize(
     ("method", "changes"),
-    [("fedavg", {}), ("fedprox", {}), ("fedper", {}), ("fedavg", {"norm": True, "norm_stats": "local"}), ("ditto", {})],
+    [
+        ("fedavg", {}),
+        ("fedprox", {}),
+        ("fedper", {}),
+        ("fedavg", {"norm": True, "norm_stats": "local"}),
+        ("ditto", {}),
+        ("finetune", {}),
+    ],
 )
 def test_clients_that_never_trained_are_scored_in_a_group_as_one_by_one(method, changes):
-    """Where they all predict with the shared model as it is, in common batches; not where they keep part of it."""
+    """Where they all predict with the shared model as it is, in common batches; not where they keep part of it, or
+    where it is adapted to each."""
     plan = tiny_plan(method, **changes)
     server = first_server(plan.server(0))
     download = plan.method.download(plan.server(0), server, plan.data.seen)
@@ -269,8 +278,32 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("chunk", [0, 5])
 def test_workers_that_are_spawned_share_memory_too(chunk, monkeypatch):
-    """As they are where a GPU is present, whose state cannot be inherited."""
+    """As they are where a GPU is present, whose state cannot be inherited; each has a device of its own."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("idiolect.engines.processes.list_devices", lambda device: ["cpu:0"])
     plan = tiny_plan("ditto", rounds=1, epochs=1)
     spawned = play(plan, lambda plan: Workers(plan, 1, chunk=chunk))
     require_equal(spawned, play(plan), "spawned", 1e-4)
+
+
+def test_a_stack_draws_the_noise_that_each_client_draws(caplog):
+    """FedCP's gates take noise for every sample; clients of all sizes share a stack, whose last batches are smaller."""
+    plan = tiny_plan("fedcp", rounds=1, epochs=1)
+    require_equal(play(plan, lambda plan: Workers(plan, 1, chunk=5)), play(plan), "noise", 1e-4)
+    assert not caplog.messages, "none is run one by one"
+
+
+def test_each_process_has_a_device_of_its_own_in_turn(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert list_devices("cuda") == ["cuda:0", "cuda:1", "cuda:2"]
+    plan = tiny_plan("ditto")
+    assert Workers(replace(plan, training=replace(plan.training, device="cuda"))).count == 3
+    placed = place_plan(plan, "cpu:0")
+    assert (placed.device, plan.device) == ("cpu:0", "cpu")
+    assert place_plan(plan, "cpu") is plan
+
+
+def test_actors_without_a_gpu_refuse_tensors_that_live_on_one():
+    plan = tiny_plan("ditto")
+    with pytest.raises(InputError, match=r"device=cuda needs GPUs for the actors.*engine='ray\(gpus=1\)'"):
+        engines.build("ray").make(replace(plan, training=replace(plan.training, device="cuda")))

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from idiolect.core.plugins import find_plugins
+from idiolect.core.functions import Functions
+from idiolect.core.plugins import load_plugins
+from idiolect.core.registry import Registry
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
 SCRIPT = """
@@ -66,15 +68,57 @@ def test_what_an_installed_plugin_adds_is_known_by_name(site, tmp_path):
     assert "misses" in page
 
 
-def test_a_plugin_that_cannot_be_imported_is_a_warning_and_no_more(tmp_path, monkeypatch, caplog):
-    info = tmp_path / "bad-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[idiolect.tests]\nbad = bad_module:deal\ngood = json:dumps\n")
-    (tmp_path / "bad_module.py").write_text("import no_such_module\n")
+@pytest.fixture
+def plugins(tmp_path, monkeypatch):
+    """Writes a package with entry points of a group."""
     monkeypatch.syspath_prepend(tmp_path)
-    assert list(find_plugins("idiolect.tests")) == [("good", json.dumps)]
+
+    def write(group, **points):
+        info = tmp_path / "bad-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad\nVersion: 1.0\n")
+        lines = (f"{name.replace('_', '-')} = {value}\n" for name, value in points.items())
+        (info / "entry_points.txt").write_text(f"[{group}]\n{''.join(lines)}")
+
+    return write
+
+
+def test_a_plugin_that_cannot_be_imported_is_a_warning_and_no_more(plugins, tmp_path, caplog):
+    (tmp_path / "bad_module.py").write_text("import no_such_module\n")
+    (tmp_path / "bad_end.py").write_text("raise SystemExit('bye')\n")
+    plugins("idiolect.tests", bad="bad_module:deal", end="bad_end", good="json:dumps")
+    found = {}
+    load_plugins("idiolect.tests", found.__setitem__)
+    assert found == {"good": json.dumps}
     assert caplog.messages == [
         f"bad: its idiolect.tests 'bad' cannot be used: {tmp_path}/bad_module.py, line 1:"
-        " ModuleNotFoundError: No module named 'no_such_module'"
+        " ModuleNotFoundError: No module named 'no_such_module'",
+        f"bad: its idiolect.tests 'end' cannot be used: {tmp_path}/bad_end.py, line 1: SystemExit: bye",
+    ]
+
+
+class Thing:
+    """What the registry below knows."""
+
+
+def test_a_plugin_whose_name_is_taken_or_which_is_of_another_kind_is_left_out(plugins, tmp_path, caplog):
+    """Names are the same where they differ in hyphens or case only, so that none takes the place of ours."""
+    (tmp_path / "things.py").write_text(f"from {__name__} import Thing\nclass Mine(Thing): pass\n")
+    ours = Registry[Thing]("thing", Thing, group="idiolect.tests")
+    ours.register("table", "desk")(Thing)
+    plugins("idiolect.tests", ta_ble="things:Mine", Desk="things:Mine", wrong="json:dumps", good="things:Mine")
+    assert ours.get("table") is ours.get("desk") is Thing
+    assert list(ours) == ["good", "table"]
+    assert [message.partition(" cannot")[0] for message in caplog.messages] == [
+        f"bad: its idiolect.tests {name!r}" for name in ("Desk", "ta-ble", "wrong")
+    ]
+
+
+def test_a_function_whose_name_is_taken_or_which_cannot_be_called_is_left_out(plugins, caplog):
+    plugins("idiolect.tests", ours="json:dumps", wrong="math:pi", good="json:dumps")
+    functions = Functions("metric", {"ours": sum}, "idiolect.tests")
+    assert functions.known == {"ours": sum, "good": json.dumps}
+    assert [message.partition("used: ")[2] for message in caplog.messages] == [
+        "there is a metric 'ours' already; give yours another name",
+        "wrong is no metric: it is a float, but must be a function or a class",
     ]

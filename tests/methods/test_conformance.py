@@ -86,7 +86,7 @@ EXTRA = [
     "pfedhn(layers=1)",
     "scaffold(server_lr=0.5, uniform=false)",
 ]
-OTHER_OPTIONS = ["engines", "network", "pure", "absent_clients", "unseen_clients", "round_trip"]
+OTHER_OPTIONS = ["stacking", "network", "pure", "unseen_clients", "round_trip"]
 ONE_NETWORK = {
     *("apple", "fedaf", "fedamp", "fedcac", "fedcp", "feddbe", "fedem", "fedexp", "fedfac", "fedfomo", "fedhkd"),
     *("fedlag", "fedmask", "fedpac", "fedrod", "fedsplit", "gpfl", "heterofl", "heurfedamp", "pfedgate", "pfedhn"),

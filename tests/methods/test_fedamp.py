@@ -235,6 +235,4 @@ def test_it_runs_with_normalisation(method):
 
 
 def test_fine_tuning_serves_participants_absent_and_unseen_clients():
-    check_method(
-        "finetune(heurfedamp)", ["round_trip", "messages", "pure", "absent_clients", "unseen_clients", "batchnorm"]
-    )
+    check_method("finetune(heurfedamp)", ["round_trip", "messages", "pure", "stacking", "unseen_clients", "batchnorm"])

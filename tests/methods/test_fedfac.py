@@ -538,7 +538,7 @@ def test_the_ensemble_is_of_the_last_rounds_participants() -> None:
 def test_wrappers_go_around_fedfac(text: str) -> None:
     if text.split("(")[0] not in methods:
         pytest.skip("this wrapper is not here")
-    check_method(text, ["through_bytes", "messages", "absent_clients"])
+    check_method(text, ["through_bytes", "messages", "stacking"])
 
 
 @pytest.mark.parametrize(

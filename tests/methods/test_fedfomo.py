@@ -219,6 +219,4 @@ def test_one_model_of_others_runs_with_normalisation():
 
 
 def test_fine_tuning_serves_participants_absent_and_unseen_clients():
-    check_method(
-        "finetune(fedfomo)", ["round_trip", "messages", "pure", "absent_clients", "unseen_clients", "batchnorm"]
-    )
+    check_method("finetune(fedfomo)", ["round_trip", "messages", "pure", "stacking", "unseen_clients", "batchnorm"])

@@ -318,9 +318,9 @@ def test_an_unseen_client_trains_all_of_what_the_run_keeps_local() -> None:
 
 @pytest.mark.parametrize("how", ["predict", "train"])
 def test_random_values_in_one_group_are_the_same_on_every_engine(how: str) -> None:
-    check_method(f"fedfac(layers=1, estimator=pc, replace_units=personal, replace_when={how})", ["engines", "pure"])
+    check_method(f"fedfac(layers=1, estimator=pc, replace_units=personal, replace_when={how})", ["stacking", "pure"])
 
 
 @pytest.mark.parametrize("text", ["fedsplit(layers=head, shared=[1])", "fedsplit(layers=[1, 2], bias=all_local)"])
 def test_conformance_of_other_options(text: str) -> None:
-    check_method(text, ["round_trip", "through_bytes", "messages", "pure", "absent_clients", "batchnorm", "resume"])
+    check_method(text, ["round_trip", "through_bytes", "messages", "pure", "stacking", "batchnorm", "resume"])

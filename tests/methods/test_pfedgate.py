@@ -879,7 +879,7 @@ def test_the_client_wise_gate_sees_the_mean_of_all_inputs_in_training_too():
     model = plan.method.personal_model(ctx, gather(ctx, state, download, training=False))
     whole = plan.method.predict(ctx, model, x)
     assert torch.allclose(whole[:3], plan.method.predict(ctx, model, x[:3]), atol=1e-6)  # whatever the batch
-    check_method("pfedgate(gate=mean_input)", ["messages", "pure", "through_bytes", "engines"])
+    check_method("pfedgate(gate=mean_input)", ["messages", "pure", "through_bytes", "stacking", "workers"])
 
 
 def test_the_client_wise_gate_trains_on_batches_of_one_too():

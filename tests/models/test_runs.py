@@ -1,4 +1,5 @@
-"""Every network trains in a run, by a method that averages its body and keeps its head, and in worker processes."""
+"""Every network trains in a run, by a method that averages its body and keeps its head; the small ones in worker
+processes, too."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ import idiolect
 from idiolect.models import models
 
 LARGE = {"densenet121", "digitmodel", "resnet18", "resnet20", "unet", "vgg16"}
-NETWORKS = [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in models]
 
 
 def clients(name: str) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
@@ -26,11 +26,21 @@ def clients(name: str) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     return {"north": one(), "south": one()}
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+def train(name: str, engine: str) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The initial parameters of a network, and those of one client's model after a round."""
+    result = idiolect.run("fedper", clients(name), model=name, rounds=1, batch_size=4, engine=engine)
+    return result.plan.tasks[0].net.params, result.personal_slots("north")["params"]
+
+
+@pytest.mark.parametrize("name", [name for name in models if name not in LARGE])
 def test_every_network_trains_in_workers_as_in_the_loop(name):
-    data, models_of = clients(name), []
-    for engine in ("loop", "workers"):
-        result = idiolect.run("fedper", data, model=name, rounds=1, batch_size=4, engine=engine)
-        models_of.append(result.personal_slots("north")["params"])
-    plain, other = models_of
+    (_, plain), (_, other) = train(name, "loop"), train(name, "workers")
     assert all(torch.allclose(leaf, other[key], atol=2e-3) for key, leaf in plain.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(LARGE))
+def test_large_networks_train(name):
+    start, trained = train(name, "loop")
+    assert start.keys() == trained.keys()
+    assert all(leaf.isfinite().all() and not torch.equal(leaf, start[key]) for key, leaf in trained.items())

@@ -22,7 +22,7 @@ def drawn(made):
 def test_an_outlier_is_cut_at_the_edge_and_named():
     good = [Line(f"m{n}", ROUNDS, [3.0, 2.0, 1.0 + n / 10, 1.0]) for n in range(4)]
     made = chart(*good, Line("<b>wild</b>", ROUNDS, [3.0, 1e6, 1e9, math.nan]))
-    assert made.reach[1] <= 4
+    assert made.axis.high <= 4
     assert made.cut == ["<b>wild</b>"]
     assert [side for *_, side in made.strokes()[4].beyond] == [1, 1]
     text = drawn(made)
@@ -52,6 +52,6 @@ def test_values_of_all_sizes_are_on_a_logarithmic_axis():
     made = chart(
         *(Line(f"m{n}", ROUNDS, [10.0**n, 10.0 ** (n + 1), 10.0 ** (n + 2), 10.0 ** (n + 3)]) for n in range(4))
     )
-    assert made.is_logarithmic
+    assert made.axis.is_logarithmic
     tops = [top for top, _ in made.y_ticks()]
     assert tops == sorted(tops, reverse=True)

@@ -160,6 +160,42 @@ def test_on_the_same_machine_only_the_same_bits_will_do(result):
     assert "other bits" in check.lines[0]
 
 
+def test_what_only_one_of_two_results_has_is_different(result):
+    """Also what the committed one lacks, so that a file without scores agrees with nothing."""
+    less = copy.deepcopy(result)
+    gone = less["cases"][0]["methods"].pop()
+    for check in (check_result(result, less), check_result(less, result)):
+        assert check.kind == "different"
+        assert check.lines[0].startswith(f"{gone['method']}: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ((), None),
+        ((), []),
+        (("cases",), []),
+        (("cases",), "x"),
+        (("definition",), None),
+        (("cases", 0, "verdicts"), 3),
+        (("cases", 0, "methods", 0, "runs"), {}),
+        (("cases", 0, "methods", 0, "runs", 0), {}),
+        (("cases", 0, "methods", 0, "runs", 0, "score"), "high"),
+    ],
+)
+def test_a_file_that_is_no_whole_result_is_one_sentence(result, tmp_path, path, value):
+    damaged = {"result": copy.deepcopy(result)}
+    place = damaged
+    for key in ("result", *path)[:-1]:
+        place = place[key]
+    place[("result", *path)[-1]] = value
+    write_result(damaged["result"], tmp_path / "a.json")
+    with pytest.raises(
+        InputError, match=r"a\.json is not the whole result of a claim; take it from the repository again$"
+    ):
+        read_result(tmp_path / "a.json")
+
+
 def test_on_another_machine_the_mean_lies_within_the_interval(result):
     assert check_result(moved(result, 1e-12, version="9"), result).kind == "within the interval"
     check = check_result(moved(result, 9.0, version="9"), result)

@@ -35,7 +35,9 @@ def tune(folder):
 
 
 def advise(folder):
-    idiolect.advise(engine="loop", **SMALL)
+    draw = torch.Generator().manual_seed(0)
+    data = {str(i): (torch.randn(12, 3, generator=draw), torch.arange(12) % 2) for i in range(3)}
+    idiolect.advise(data, engine="loop", model="linear", rounds=2)
 
 
 def report(folder):
@@ -86,7 +88,8 @@ def process_state():
 @pytest.fixture(autouse=True)
 def imported():
     """Other packages, of which some set environment variables and filters of warnings when they are imported."""
-    for name in ("sklearn.datasets", "scipy.special", "optuna", "matplotlib.pyplot", "polars"):
+    packages = ("sklearn.datasets", "scipy.special", "optuna", "matplotlib.pyplot", "polars", "torch._inductor.config")
+    for name in packages:
         if importlib.util.find_spec(name.partition(".")[0]):
             importlib.import_module(name)
 

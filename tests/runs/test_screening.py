@@ -7,6 +7,8 @@ import torch
 
 from idiolect.contract import Upload
 from idiolect.engines.loop import Loop
+from idiolect.engines.slots import aggregate
+from idiolect.engines.uploads import measure_norms
 from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.screening import aggregate_finite, find_outsized
 from idiolect.runs.store import Store
@@ -73,6 +75,8 @@ def test_uploads_are_left_out_until_the_aggregate_is_finite():
         return Upload({"params": params, "buffers": {}, "weight": {"samples": torch.tensor(1.0)}}, {})
 
     server = {"params": dict(initial), "buffers": {}}
-    after, spoiling = aggregate_finite(ctx, server, {0: upload(1.0), 1: upload(float("inf"))})
+    sent = {0: upload(1.0), 1: upload(float("inf"))}
+    norms = {i: measure_norms(each) for i, each in sent.items()}
+    after, spoiling = aggregate_finite(server, norms, lambda left: aggregate(ctx, server, {i: sent[i] for i in left}))
     assert set(spoiling) == {1}
     assert all(bool(torch.isfinite(leaf).all()) for leaf in after["params"].values())

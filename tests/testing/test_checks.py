@@ -204,7 +204,7 @@ class Filling(Personal):
         (Untrained(), "acts", "its phases change no slot that is kept or sent"),
         (Elsewhere(), "acts", "its phases change no slot that is kept or sent"),
         (InPlace(), "pure", "step changed its working slots in phase train"),
-        (Peeking(), "engines", "cannot be stacked, but refuses.stacking does not say so: it looks at the values"),
+        (Peeking(), "stacking", "cannot be stacked, but refuses.stacking does not say so: it looks at the values"),
         (Lambda(), "pure", "is a step a lambda"),
     ],
 )
@@ -215,12 +215,12 @@ def test_a_broken_rule_is_named(method, check, words):
 
 def test_clients_that_never_trained_are_evaluated_with_slots_of_their_own():
     """Also where a method claims one model: what cannot be evaluated together is evaluated one by one."""
-    check_method(SharedInWords(), ["absent_clients"])
-    check_method(Personal(), ["absent_clients", "one_model"])
+    check_method(SharedInWords(), ["stacking", "workers"])
+    check_method(Personal(), ["stacking", "workers", "one_model"])
 
 
 def test_every_engine_takes_a_methods_own_optimizer_step():
-    check_method(Doubling(), ["engines"])
+    check_method(Doubling(), ["stacking", "workers"])
 
 
 def test_a_method_may_equal_another_in_the_cases_that_it_declares():

@@ -18,6 +18,7 @@ from ..core.options import options_of
 from ..core.registry import describe, override
 from ..core.tables import formatter, write_html
 from ..engines import Plan
+from ..engines.cluster.tasks import find_place
 from ..methods.fedavg import FedAvg
 from ..runs.arguments import RaceArguments
 from ..runs.notebook import reporting
@@ -142,6 +143,7 @@ class Study:
         rounds: int | None = None,
         budget: str = "gradients",
         budgets: Sequence[float] = (),
+        on: str | None = None,
     ) -> None:
         check_budget(budget)
         if wrong := [share for share in budgets if not 0 < share <= 1]:
@@ -152,7 +154,7 @@ class Study:
         self.budgets = tuple(float(share) for share in budgets)
         if rounds is not None and rounds < 1:
             raise InputError(f"a race of {rounds} rounds cannot be run; give at least 1")
-        self.config, self.objects = config, objects
+        self.config, self.objects, self.place = config, objects, find_place(on)
         self.rounds, self.budget = rounds or min(LONGEST, config.rounds), budget
         plan = make_plan(replace(config, method="fedavg"), {**objects, "method": FedAvg()})
         self.plan: Plan = replace(plan, data=without_test(plan.data))
@@ -160,7 +162,7 @@ class Study:
     @cached_property
     def engine(self) -> str:
         """The engine of all runs, resolved once."""
-        return choose_engine(self.config.engine, replace(self.plan, rounds=self.rounds))
+        return choose_engine(self.config.engine, replace(self.plan, rounds=self.rounds), place=self.place)
 
     @cached_property
     def advice(self) -> Advice:
@@ -210,7 +212,7 @@ class Study:
 
     def run_race(self, reporter: Reporter | None = None) -> Advice:
         """The advice after the race."""
-        return replace(self.advice, race=run_race(self.schedule, reporter))
+        return replace(self.advice, race=run_race(self.schedule, reporter, self.place))
 
 
 def advise(
@@ -220,6 +222,7 @@ def advise(
     rounds: int | None = None,
     budget: str = "gradients",
     budgets: Sequence[float] = (),
+    on: str | None = None,
     reporter: Reporter | None = None,
     **settings: Unpack[RaceArguments],
 ) -> Advice:
@@ -232,6 +235,8 @@ def advise(
         budget: what all methods get alike in the race: `gradients`, or `rounds`.
         budgets: the share of the model that a client can compute, where devices cannot compute all of it; clients take
             the values in turn.
+        on: `ray`, or as in `ray(cpus=2)`, lets the methods of the race run beside each other on the nodes of a cluster;
+            by default if RAY_ADDRESS names one.
         reporter: receives how the race goes on.
         settings: any other argument of `run`: settings such as partition or lr, or own objects.
 
@@ -242,7 +247,7 @@ def advise(
     if "method" in settings:
         raise InputError("the methods of a race are chosen by the rules; leave out method=...")
     config, objects = separate({"data": data, **settings})
-    study = Study(config, objects, rounds, budget, budgets)
+    study = Study(config, objects, rounds, budget, budgets, on)
     if not race:
         return study.advice
     with reporting(reporter) as shown:

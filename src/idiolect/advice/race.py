@@ -4,17 +4,26 @@ judged by validation alone; no method sees test data."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ..comparison.budget import RoundCost, measure_rounds
 from ..comparison.conditions import count_fedavg_gradients
+from ..comparison.elsewhere import Follower
 from ..contract import Method
 from ..core.errors import TrainingError
+from ..core.names import slug
 from ..core.registry import describe
 from ..engines import Plan
+from ..engines.cluster.task_actor import Send
+from ..engines.cluster.tasks import OnRay, Task
+from ..runs.folder import STATE
 from ..runs.progress import Reporter
+from ..runs.store import Store
 from ..runs.trial import Trial, describe_trial
 
 RUNGS = (1 / 3, 2 / 3, 1.0)
@@ -141,7 +150,7 @@ def plan_race(
     return RaceSchedule(tuple(contenders), engine, budget, select, failed)
 
 
-def run_race(schedule: RaceSchedule, reporter: Reporter | None = None) -> Race:
+def run_race(schedule: RaceSchedule, reporter: Reporter | None = None, place: OnRay | None = None) -> Race:
     """Run a race that is planned.
 
     After each rung the methods are sorted by their validation score and the worse half drops out; of
@@ -152,26 +161,94 @@ def run_race(schedule: RaceSchedule, reporter: Reporter | None = None) -> Race:
     metric = next(iter(task.metrics))
     higher = task.metrics[metric].higher_is_better
     reporter.begin(sum(schedule.counts), schedule.rounds)
-    running = [
-        (contender, Trial(contender.plan, schedule.engine, select=schedule.select)) for contender in schedule.contenders
-    ]
-    placed: list[Place] = []
-    for rung in range(len(RUNGS)):
-        ranked = sort_places([run_rung(*entry, rung, metric, reporter) for entry in running], higher)
-        staying = {place.method for place in ranked[: schedule.counts[rung + 1]]} if rung + 1 < len(RUNGS) else set()
-        placed = [place for place in ranked if place.method not in staying] + placed
-        running = [(contender, trial) for contender, trial in running if contender.method in staying]
+    running, placed = list(schedule.contenders), list[Place]()
+    with ExitStack() as stack:
+        run_rung: Callable[[Sequence[Contender], int], list[Place]]
+        if place is None:
+            run_rung = Rungs(schedule, metric, reporter)
+        else:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="idiolect-")))
+            run_rung = partial(run_rung_elsewhere, schedule, metric, reporter, place, folder)
+        for rung in range(len(RUNGS)):
+            ranked = sort_places(run_rung(running, rung), higher)
+            staying = {each.method for each in ranked[: schedule.counts[rung + 1]]} if rung + 1 < len(RUNGS) else set()
+            placed = [each for each in ranked if each.method not in staying] + placed
+            running = [contender for contender in running if contender.method in staying]
     return Race(tuple(placed), metric, "higher" if higher else "lower", schedule.budget)
 
 
-def run_rung(contender: Contender, trial: Trial, rung: int, metric: str, reporter: Reporter) -> Place:
+class Rungs:
+    """Runs rungs here, one method after another."""
+
+    def __init__(self, schedule: RaceSchedule, metric: str, reporter: Reporter) -> None:
+        self.metric, self.reporter = metric, reporter
+        self.trials = {
+            contender.method: Trial(contender.plan, schedule.engine, select=schedule.select)
+            for contender in schedule.contenders
+        }
+
+    def __call__(self, contenders: Sequence[Contender], rung: int) -> list[Place]:
+        """Run methods to the end of a rung and judge them."""
+        places = []
+        for contender in contenders:
+            label, trial = label_rung(contender, rung), self.trials[contender.method]
+            self.reporter.start(label, contender.rounds_at(rung), trial.rounds)
+            places.append(run_rung(contender, rung, trial, partial(self.reporter.step, label)))
+            self.reporter.end(label, describe_trial(self.metric, places[-1].score, places[-1].seconds))
+        return places
+
+
+def run_rung_elsewhere(
+    schedule: RaceSchedule,
+    metric: str,
+    reporter: Reporter,
+    place: OnRay,
+    folder: Path,
+    contenders: Sequence[Contender],
+    rung: int,
+) -> list[Place]:
+    """The same on a cluster, all methods beside each other; where each is lies in a folder from rung to rung."""
+    tasks = [
+        Task(
+            label_rung(contender, rung),
+            run_rung_on_node,
+            (contender, rung, schedule.engine, schedule.select),
+            folder / slug(contender.method),
+        )
+        for contender in contenders
+    ]
+    before = {task.label: contender for task, contender in zip(tasks, contenders, strict=True)}
+    extent = {
+        label: (contender.rounds_at(rung), contender.rounds_at(rung - 1) if rung else 0)
+        for label, contender in before.items()
+    }
+    places: dict[str, Place] = {}
+    for task, event in Follower(tasks, place, reporter, extent).ends():
+        if event.kind == "failed":
+            raise event.value
+        places[task.label] = event.value
+        reporter.end(task.label, describe_trial(metric, event.value.score, event.value.seconds))
+    return [places[label] for label in before]
+
+
+def run_rung_on_node(argument: tuple[Contender, int, str, str], folder: Path, send: Send) -> Place:
+    """Run one method to the end of a rung on a node, from where its folder says that it is."""
+    contender, rung, engine, select = argument
+    trial = Trial(contender.plan, engine, select=select, store=Store(folder / STATE))
+    place = run_rung(contender, rung, trial, send)
+    trial.store.close()
+    return place
+
+
+def run_rung(contender: Contender, rung: int, trial: Trial, watch: Send) -> Place:
     """Run one method to the end of a rung and judge it."""
-    label = f"{contender.method} rung {rung + 1}"
-    reporter.start(label, contender.rounds_at(rung), trial.rounds)
-    trial.advance(contender.rounds_at(rung), partial(reporter.step, label))
-    score = trial.score()
-    reporter.end(label, describe_trial(metric, score, trial.seconds))
-    return Place(contender.method, score, rung, trial.rounds, trial.gradients, trial.seconds)
+    trial.advance(contender.rounds_at(rung), watch)
+    return Place(contender.method, trial.score(), rung, trial.rounds, trial.gradients, trial.seconds)
+
+
+def label_rung(contender: Contender, rung: int) -> str:
+    """The name of a rung in progress reports."""
+    return f"{contender.method} rung {rung + 1}"
 
 
 def sort_places(places: Sequence[Place], higher: bool) -> list[Place]:

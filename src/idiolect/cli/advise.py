@@ -15,7 +15,7 @@ from ..core.errors import InputError
 from ..core.expressions import write
 from . import screen
 from .folders import settings_file
-from .settings import LINEUP, Json, Overrides, Quiet, Trust, gather_settings, with_settings
+from .settings import LINEUP, Json, On, Overrides, Quiet, Trust, gather_settings, with_settings
 
 if TYPE_CHECKING:
     from ..advice import Advice, Study
@@ -41,6 +41,7 @@ def advise(
         typer.Option(metavar="LIST", help="Shares of the model that clients can compute, in turn, as in 0.3,0.5,1."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the race.")] = False,
+    on: On = None,
     override: Overrides = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -63,7 +64,7 @@ def advise(
     values = gather_settings(settings_file(place), settings, trust, override or ())
     values = {name: value for name, value in values.items() if name not in LINEUP} | {"method": "fedavg"}
     shares = () if budgets is None else read_budgets(budgets)
-    study = idiolect.advice.Study(idiolect.runs.configure(values, override), {}, race_rounds, budget, shares)
+    study = idiolect.advice.Study(idiolect.runs.configure(values, override), {}, race_rounds, budget, shares, on)
     advice = study.advice
     if not as_json:
         show_profile(study, advice)

@@ -17,6 +17,7 @@ from .settings import (
     Jobs,
     JsonLines,
     Logs,
+    On,
     Overrides,
     Quiet,
     Trust,
@@ -67,6 +68,7 @@ def compare(
         ),
     ] = None,
     jobs: Jobs = 1,
+    on: On = None,
     override: Overrides = None,
     quiet: Quiet = False,
     json_lines: JsonLines = False,
@@ -83,6 +85,7 @@ def compare(
     [bold]Examples[/bold]
       idiolect compare --methods 'local, fedavg, fedprox(mu=0.1)' --out results/x
       idiolect compare -m all --partition dirichlet:0.1 --jobs 2 --out results/all
+      idiolect compare -m all --on 'ray(cpus=2)' --out results/all
       idiolect compare -m 'fedavg, ditto, pfedme' --budget gradients
       idiolect compare results/x/comparison.yaml --lr 0.01 --out results/y
       idiolect compare results/x/comparison.yaml --rerun mine.py:Mine --out results/x
@@ -112,6 +115,7 @@ def compare(
             rerun=rerun or (),
             out=folder,
             jobs=jobs,
+            on=on,
             reporter=reporter,
             trust=trust,
             **chosen,

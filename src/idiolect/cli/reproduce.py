@@ -13,7 +13,7 @@ import typer
 from ..core.errors import DataError, InputError
 from ..core.options import did_you_mean
 from . import screen
-from .settings import Jobs, Quiet
+from .settings import Jobs, On, Quiet
 
 if TYPE_CHECKING:
     from ..reproductions import Claim, State
@@ -24,6 +24,7 @@ ALL = "all"
 def reproduce(
     name: Annotated[str | None, typer.Argument(metavar="[NAME|all]", help="The claim, or all of them.")] = None,
     jobs: Jobs = 1,
+    on: On = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Two rounds and seeds: tests that it works; the numbers mean nothing.")
     ] = False,
@@ -73,7 +74,7 @@ def reproduce(
             f"there is no claim {name!r}.{did_you_mean(name, known)} idiolect reproduce --list shows them."
         )
     chosen = list(known.values()) if name == ALL else [known[name]]
-    how = How(known, claims, cache, jobs, quick, check, quiet, None if retune or quick else claims, name == ALL)
+    how = How(known, claims, cache, jobs, on, quick, check, quiet, None if retune or quick else claims, name == ALL)
     outcomes = [follow(claim, how) for claim in chosen]
     if not all(outcomes):
         raise typer.Exit(1)
@@ -88,6 +89,7 @@ class How:
     claims: Path
     cache: Path
     jobs: int
+    on: str | None
     quick: bool
     check: bool
     quiet: bool
@@ -116,6 +118,7 @@ def follow(claim: Claim, how: How) -> bool:
                 how.known,
                 cache=how.cache,
                 jobs=how.jobs,
+                on=how.on,
                 quick=how.quick,
                 make_reporter=partial(make_reporter, how.quiet),
                 committed=how.committed,

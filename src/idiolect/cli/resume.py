@@ -10,7 +10,7 @@ import typer
 import idiolect
 
 from ..core.errors import InputError, RunFolderError
-from .settings import Jobs, JsonLines, Logs, Quiet, Trust
+from .settings import Jobs, JsonLines, Logs, On, Quiet, Trust
 
 
 def resume(
@@ -19,6 +19,11 @@ def resume(
         int | None, typer.Option(min=1, metavar="N", help="Train a run further, to N rounds in all.")
     ] = None,
     jobs: Jobs = 1,
+    on: On = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="ENGINE", help="Go on with another engine, as in workers where a cluster is gone; a run."),
+    ] = None,
     quiet: Quiet = False,
     json_lines: JsonLines = False,
     log: Logs = None,
@@ -32,6 +37,7 @@ def resume(
     [bold]Examples[/bold]
       idiolect resume runs/fedavg-digits-0
       idiolect resume runs/fedavg-digits-0 --rounds 200
+      idiolect resume runs/big --engine workers
       idiolect resume results/x --jobs 2
     """
     from ..comparison.folder import SPEC
@@ -44,7 +50,9 @@ def resume(
         )
     if (folder / SPEC).is_file():
         follow_comparison(
-            lambda reporter: idiolect.comparison.resume_comparison(folder, jobs=jobs, reporter=reporter, trust=trust),
+            lambda reporter: idiolect.comparison.resume_comparison(
+                folder, jobs=jobs, on=on, reporter=reporter, trust=trust
+            ),
             folder,
             quiet,
             json_lines,
@@ -53,7 +61,7 @@ def resume(
     elif folder.is_dir():
         follow_run(
             lambda reporter: idiolect.resume(
-                folder, rounds=rounds, reporter=reporter, on_interrupt="return", trust=trust
+                folder, rounds=rounds, engine=engine, reporter=reporter, on_interrupt="return", trust=trust
             ),
             folder,
             quiet,

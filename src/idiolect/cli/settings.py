@@ -46,6 +46,15 @@ JsonLines = Annotated[
     bool, typer.Option("--json-lines", help="Write a JSON object per line, for every round and the result; no tables.")
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs at a time, each in its own process.")]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="PLACE",
+        help="Where runs are carried out: here, or as tasks of a cluster by ray, as in 'ray(cpus=2)'[dim]; default ray"
+        " if RAY_ADDRESS names a cluster[/dim].",
+    ),
+]
 Logs = Annotated[
     list[str] | None,
     typer.Option("--log", metavar="KIND:PLACE", help="Log every round as well: tensorboard:DIR or mlflow:URI."),

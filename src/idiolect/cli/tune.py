@@ -12,7 +12,7 @@ import idiolect
 from ..core.errors import InputError, TrainingError
 from . import screen
 from .folders import next_free
-from .settings import LINEUP, ConfigFile, Overrides, Quiet, Trust, gather_settings, with_settings, without_method
+from .settings import LINEUP, ConfigFile, On, Overrides, Quiet, Trust, gather_settings, with_settings, without_method
 
 if TYPE_CHECKING:
     from ..tuning import Tuning
@@ -43,6 +43,7 @@ def tune(
         Path | None,
         typer.Option(metavar="DIR", help="The folder of the tuning; else results/tuning, the next free one."),
     ] = None,
+    on: On = None,
     override: Overrides = None,
     quiet: Quiet = False,
     trust: Trust = False,
@@ -77,7 +78,7 @@ def tune(
 
     with interruptible(explain), make_reporter(quiet) as reporter:
         tuning = idiolect.tune(
-            chosen, trials=trials, space=space or (), stepwise=stepwise, out=folder, reporter=reporter, **shared
+            chosen, trials=trials, space=space or (), stepwise=stepwise, out=folder, on=on, reporter=reporter, **shared
         )
     show_tuning(tuning)
     if not tuning.comparison["methods"]:

@@ -15,6 +15,7 @@ from ..core.errors import InputError, TrainingError
 from ..core.files import write_text
 from ..core.registry import describe
 from ..core.trust import named_by
+from ..engines.cluster.tasks import OnRay, find_place
 from ..runs.api import carry_out
 from ..runs.arguments import Arguments, Known
 from ..runs.folder import next_round, require_objects
@@ -25,6 +26,7 @@ from ..runs.settings import Config
 from ..runs.setup import check_objects, make_plan, resolve_data, separate
 from .budget import check_budget, measure_rounds
 from .conditions import keep_known_engine, protocol, survey
+from .elsewhere import carry_out_elsewhere
 from .entrants import resolve_baseline, resolve_methods, resolve_own, resolve_rerun, resolve_seeds
 from .folder import (
     SPEC,
@@ -53,6 +55,7 @@ def compare(
     baseline: str | Method | None = None,
     out: str | Path | None = None,
     jobs: int = 1,
+    on: str | None = None,
     reporter: Reporter | None = None,
     skipped: Mapping[str, str] | None = None,
     rates: Mapping[str, float] | None = None,
@@ -73,6 +76,8 @@ def compare(
         out: a folder; runs that are complete there are not run again, a partial one is continued, and methods and
             seeds may be added. Without it the comparison stays in memory.
         jobs: how many runs at a time, each in a process of its own.
+        on: `ray`, or as in `ray(cpus=2)`, carries out each run as a task on any node of a cluster; `here` does not. By
+            default on a cluster if RAY_ADDRESS names one.
         reporter: receives how the runs go on.
         skipped: methods that were left out before, and why; they are listed with the results.
         rates: learning rates of methods that have their own, by expression; the others take `lr`.
@@ -95,7 +100,8 @@ def compare(
     config, objects = separate({"data": data, **settings})
     seed_list = resolve_seeds(seeds, config.seed)
     folder = None if out is None else Path(out)
-    if jobs > 1 and (objects or folder is None):
+    place = find_place(on)
+    if place is None and jobs > 1 and (objects or folder is None):
         raise InputError(
             f"jobs={jobs} needs a folder (out=...) and data and models by name; use jobs=1 for own objects"
         )
@@ -103,7 +109,7 @@ def compare(
     config = keep_known_engine(config, folder and folder / SPEC, trust)
     if folder is not None:
         check_folder(folder, config, [describe(method) for method in chosen], seed_list)
-    config, conditions, errors = survey(chosen, config, seed_list, objects, jobs)
+    config, conditions, errors = survey(chosen, config, seed_list, objects, jobs, place)
     if errors and methods != "all":
         raise next(iter(errors.values()))
     left_out = dict(skipped or {}) | {name: str(error) for name, error in errors.items()}
@@ -133,7 +139,7 @@ def compare(
             )
         remove_runs([spec for spec in specs if spec.config.method in anew])
         with reporting(reporter) as shown:
-            carried_out, failed = carry_out_all(pending, objects, jobs, shown)
+            carried_out, failed = carry_out_all(pending, objects, jobs, shown, place)
     summaries |= carried_out
     names = [name for name in names if name not in failed]
     specs = [spec for spec in specs if spec.config.method in names]
@@ -177,6 +183,7 @@ def resume_comparison(
     folder: str | Path,
     *,
     jobs: int = 1,
+    on: str | None = None,
     reporter: Reporter | None = None,
     trust: bool = False,
     **objects: Unpack[Known],
@@ -187,16 +194,19 @@ def resume_comparison(
     settings = read_spec(Path(folder) / SPEC)
     require_objects(Path(folder), settings, objects)
     with named_by(folder, trust):
-        return compare(**{**settings, **objects}, out=folder, jobs=jobs, reporter=reporter)
+        return compare(**{**settings, **objects}, out=folder, jobs=jobs, on=on, reporter=reporter)
 
 
 def carry_out_all(
-    specs: Sequence[RunSpec], objects: Mapping[str, Any], jobs: int, reporter: Reporter
+    specs: Sequence[RunSpec], objects: Mapping[str, Any], jobs: int, reporter: Reporter, place: OnRay | None = None
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Run what is left to do and return the summaries by label; and, by method, why some learned nothing. Of such a
     method no further seed is run."""
     begun = {spec.label: next_round(spec.folder, spec.method) for spec in specs}
     reporter.begin(len(specs), sum(spec.config.rounds - max(0, begun[spec.label]) for spec in specs))
+    if place is not None and specs:
+        waiting = [Job(s.label, s.config, s.folder, begun[s.label]) for s in specs]
+        return carry_out_elsewhere(waiting, objects, place, reporter)
     if jobs > 1 and len(specs) > 1:
         waiting = [Job(s.label, s.config, s.folder, begun[s.label]) for s in specs if s.folder is not None]
         return ProcessRunner(waiting, jobs, reporter).run()

@@ -14,6 +14,8 @@ from ..core.options import options_of
 from ..core.registry import describe, override
 from ..core.trust import named_by
 from ..engines import AutoChoice, Plan, engines, resolve
+from ..engines.choice import RayChoice
+from ..engines.cluster.tasks import OnRay
 from ..engines.machine import cores
 from ..engines.phases import count_passes
 from ..methods.fedavg import FedAvg
@@ -45,7 +47,12 @@ class Conditions:
 
 
 def survey(
-    methods: Sequence[Method], config: Config, seeds: Sequence[int], objects: Mapping[str, Any], jobs: int
+    methods: Sequence[Method],
+    config: Config,
+    seeds: Sequence[int],
+    objects: Mapping[str, Any],
+    jobs: int,
+    place: OnRay | None = None,
 ) -> tuple[Config, dict[int, Conditions], dict[str, IdiolectError]]:
     """The configuration with the engine of all runs, the conditions of each seed, and why some methods cannot run."""
     conditions: dict[int, Conditions] = {}
@@ -71,7 +78,7 @@ def survey(
         )
         if seed == seeds[0]:
             errors = find_errors(methods, seeded, {**objects, "data": data})
-            config = replace(config, engine=choose_engine(config.engine, plan, jobs))
+            config = replace(config, engine=choose_engine(config.engine, plan, jobs, place))
     return config, conditions, errors
 
 
@@ -86,11 +93,18 @@ def find_errors(methods: Sequence[Method], config: Config, objects: Mapping[str,
     return errors
 
 
-def choose_engine(text: str, plan: Plan, jobs: int = 1) -> str:
-    """The engine for all runs: `auto` is resolved once, and the cores are shared by the runs that go on at a time."""
-    choice = engines.build(resolve(text, plan)[0])
-    if jobs > 1 and isinstance(engines.build(text), AutoChoice) and "count" in options_of(type(choice)):
-        choice = override(choice, "count", str(max(1, cores() // jobs)))
+def choose_engine(text: str, plan: Plan, jobs: int = 1, place: OnRay | None = None) -> str:
+    """The engine for all runs: `auto` is resolved once, and the cores are shared by the runs that go on at a time; on a
+    cluster each has its own."""
+    if place is not None and isinstance(engines.build(text), RayChoice):
+        raise InputError(
+            f"engine={text} spreads one run over a cluster, where each run already is a task; leave out one of --engine"
+            " and --on"
+        )
+    choice = engines.build(resolve(text, plan, one_machine=place is not None)[0])
+    share = int(place.cpus) if place is not None else cores() // jobs
+    if (jobs > 1 or place is not None) and isinstance(engines.build(text), AutoChoice):
+        choice = override(choice, "count", str(max(1, share))) if "count" in options_of(type(choice)) else choice
     return describe(choice)
 
 

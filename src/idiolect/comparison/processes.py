@@ -34,7 +34,7 @@ class Job:
 
     label: str
     config: Config
-    folder: Path
+    folder: Path | None
     first: int
 
 

@@ -112,6 +112,11 @@ _modules: dict[tuple[Path, bytes], ModuleType] = {}
 """The files that were run, by place and content, so that their classes are the same ones each time."""
 
 
+def loaded_modules() -> list[ModuleType]:
+    """The modules of all files that were loaded, which no other process can import by their names."""
+    return [module for module in _modules.values() if sys.modules.get(module.__name__) is module]
+
+
 def _name_module(path: Path) -> str:
     return f"{path.stem} in {path.parent}"
 

@@ -10,6 +10,7 @@ IdiolectError
 │   ├── ComposeError      these two methods cannot be wrapped around each other
 │   └── RunFolderError    the run folder is occupied, foreign, damaged or not writable
 ├── TrainingError         nothing that the clients sent can be used (exit code 1)
+├── ClusterError          a cluster cannot be used, or cannot go on
 ├── MissingExtraError     an optional dependency is not installed
 └── ConformanceError      a method breaks the contract (raised by `check_method`)
 """
@@ -53,6 +54,10 @@ class RunFolderError(InputError):
 
 class TrainingError(IdiolectError):
     """Nothing that the clients sent can be used."""
+
+
+class ClusterError(IdiolectError):
+    """A cluster cannot be used, or cannot go on."""
 
 
 class MissingExtraError(IdiolectError):

@@ -12,7 +12,7 @@ from .code import load_code, may_name_code, user_code
 from .errors import InputError, UnknownNameError
 from .expressions import parse, value
 from .options import did_you_mean
-from .plugins import find_plugins
+from .plugins import load_plugins
 
 F = TypeVar("F")
 
@@ -37,9 +37,16 @@ class Functions(Generic[F]):
     def known(self) -> dict[str, F]:
         """All that have a name, ours first."""
         if self._others is None:
-            found = find_plugins(self.group)
-            self._others = {name: thing for name, thing in found if not isinstance(thing, ModuleType)}
+            self._others = {}
+            load_plugins(self.group, self._add)
         return {**self._others, **self.ours}
+
+    def _add(self, name: str, thing: Any) -> None:
+        """Keep what a package has under a name that is free; a module has none."""
+        if name in self.ours:
+            raise InputError(f"there is a {self.kind} {name!r} already; give yours another name")
+        if not isinstance(thing, ModuleType):
+            self._others = {**(self._others or {}), name: check_callable(thing, name, self.kind)}
 
     def find(self, text: str) -> F:
         """What a name, `file.py:name` or `package.module:name` stands for; options of code follow in brackets."""
@@ -59,14 +66,20 @@ class Functions(Generic[F]):
         return bind(load_code(name, self.kind), options, name, self.kind)  # type: ignore[no-any-return]
 
 
+def check_callable(thing: Any, name: str, kind: str) -> Any:
+    """Give back what can be called; raise `InputError` for anything else."""
+    if not callable(thing):
+        raise InputError(f"{name} is no {kind}: it is a {type(thing).__name__}, but must be a function or a class")
+    return thing
+
+
 def bind(thing: Any, options: Mapping[str, Any], name: str, kind: str) -> Any:
     """A user's function with options, or an object of his class.
 
     >>> bind(round, {"ndigits": 1}, "file.py:round", "loss")(1.25)
     1.2
     """
-    if not callable(thing):
-        raise InputError(f"{name} is no {kind}: it is a {type(thing).__name__}, but must be a function or a class")
+    check_callable(thing, name, kind)
     with user_code(f"{name} cannot be used"):
         if isinstance(thing, type):
             return thing(**options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -16,10 +16,14 @@ from typing import Any
 from .errors import OptionError, UnknownNameError
 from .names import visible
 
+LARGEST = sys.float_info.max
+"""The largest number."""
+
 
 @dataclass(frozen=True)
 class Limits:
-    """What a value may be: `min`/`max` are allowed themselves, `above`/`below` are not."""
+    """What a value may be: `min`/`max` are allowed themselves, `above`/`below` are not. No number is infinite unless
+    `min` or `max` is."""
 
     min: float | None = None
     max: float | None = None
@@ -45,7 +49,8 @@ class Limits:
             return value in self.choices
         if isinstance(value, int | float) and not isinstance(value, bool):
             return not (
-                math.isnan(value)
+                value != value
+                or (abs(value) > LARGEST and value not in (self.min, self.max))
                 or (self.min is not None and value < self.min)
                 or (self.max is not None and value > self.max)
                 or (self.above is not None and value <= self.above)
@@ -169,7 +174,7 @@ def check_option(owner: str, info: OptionInfo, value: Any) -> None:
     if not _is_kind(value, info.types) or not all(_is_kind(item, info.items) for item in items):
         raise OptionError(f"{owner}: {info.name}={value!r} is not allowed; {info.name} must be a {info.kind}")
     if not info.limits.allow(value):
-        where = f"must be {info.limits}" if info.limits.choices else f"must lie in {info.limits}"
+        where = f"must be {info.limits}" if info.limits.choices else f"must lie in {str(info.limits) or '(-inf, inf)'}"
         raise OptionError(f"{owner}: {info.name}={value!r} is not allowed; {info.name} {where}")
 
 
@@ -183,8 +188,8 @@ def coerce(info: OptionInfo, value: Any) -> Any:
     """A value as YAML reads it, in the type the option stores: lists become tuples, 1 becomes 1.0, and the word none is
     nothing where no text is allowed."""
     if isinstance(value, list):
-        return tuple(float(v) if float in info.items and type(v) is int else v for v in value)
-    if isinstance(value, int) and not isinstance(value, bool) and float in info.types and int not in info.types:
+        return tuple(float(v) if float in info.items and type(v) is int and abs(v) <= LARGEST else v for v in value)
+    if type(value) is int and abs(value) <= LARGEST and float in info.types and int not in info.types:
         return float(value)
     if isinstance(value, str) and str not in info.types and value.lstrip("+-").lower() in ("inf", "infinity"):
         return float(value)

@@ -13,7 +13,7 @@ from .code import load_code, may_name_code
 from .errors import InputError, UnknownNameError
 from .expressions import Expression, names_code, parse, split, unquote, value, write
 from .options import did_you_mean, make, options_of
-from .plugins import find_plugins
+from .plugins import load_plugins
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Registry(Generic[T]):
 
         def enter(cls: type[T]) -> type[T]:
             self._load_home()
-            known = self._classes.get(name, cls)
+            known = self._find(name) or cls
             if known.__module__ != cls.__module__ and is_importable(known):
                 raise InputError(
                     f"{cls.__module__}: there is a {self.kind} {name!r} already, in {known.__module__}; register"
@@ -67,9 +67,18 @@ class Registry(Generic[T]):
     def _fill(self) -> None:
         self._load_home()
         group, self.group = self.group, ""
-        for name, thing in find_plugins(group) if group else ():
-            if not isinstance(thing, ModuleType) and name_of_registered(thing) != name:
-                self.register(name)(self.take(thing, name))
+        if group:
+            load_plugins(group, self._add)
+
+    def _add(self, name: str, thing: Any) -> None:
+        """Register what a package has, unless its module has done so."""
+        if not isinstance(thing, ModuleType) and name_of_registered(thing) != name:
+            self.register(name)(self.take(thing, name))
+
+    def _find(self, name: str) -> type[T] | None:
+        """The class under a name or alias, in which case, hyphens and underscores do not matter."""
+        known = {**{key: key for key in self._classes}, **self._aliases}
+        return next((self._classes[known[key]] for key in known if plain_name(key) == plain_name(name)), None)
 
     def __iter__(self) -> Iterator[str]:
         self._fill()
@@ -82,18 +91,14 @@ class Registry(Generic[T]):
     def get(self, name: str) -> type[T]:
         """The class registered under `name`, or that of `path/to/file.py:Name` or `package.module:Name`."""
         self._fill()
-        key = name.lower().replace("-", "").replace("_", "")
-        plain = {known.replace("-", "").replace("_", ""): known for known in (*self._classes, *self._aliases)}
-        if key in plain:
-            canonical = plain[key]
-            return self._classes[self._aliases.get(canonical, canonical)]
+        if known := self._find(name):
+            return known
         if may_name_code(name):
             return self.take(load_code(name, self.kind), name)
         if name.endswith(".py"):
             raise UnknownNameError(f"{name!r}: which class of that file? Write {name}:Class")
-        raise UnknownNameError(
-            f"there is no {self.kind} {name!r}.{did_you_mean(name.lower(), plain.values())} Known: {', '.join(self)}."
-        )
+        near = did_you_mean(name.lower(), (*self._classes, *self._aliases))
+        raise UnknownNameError(f"there is no {self.kind} {name!r}.{near} Known: {', '.join(self)}.")
 
     def take(self, thing: Any, name: str) -> type[T]:
         """A user's class, or his function as a class, under the name that he gives it."""
@@ -149,6 +154,11 @@ class Registry(Generic[T]):
     def split_and_build(self, text: str) -> list[T]:
         """Build every expression of a list that is split at commas outside brackets."""
         return [self.build(part) for part in split(text)]
+
+
+def plain_name(name: str) -> str:
+    """A name without what does not matter in it."""
+    return name.lower().replace("-", "").replace("_", "")
 
 
 def is_importable(cls: type) -> bool:

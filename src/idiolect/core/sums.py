@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -35,21 +37,25 @@ class Sums:
         cls,
         sent: Iterable[tuple[Mapping[str, Tensor], float | Tensor, Mapping[str, Tensor] | None]],
         missing: str = "keep",
+        before: Sums | None = None,
     ) -> Sums:
-        """Sums of (tree, weight, mask) per client; a weight that is a vector weighs the rows of every leaf.
+        """Sums of (tree, weight, mask) per client; a weight that is a vector weighs the rows of every leaf. With sums
+        `before`, they are those over all of these clients in a row, to the bit.
 
         >>> Sums.of([({"w": torch.tensor([0.0, 0.0])}, 3, None), ({"w": torch.tensor([4.0, 8.0])}, 1, None)]).mean()
         {'w': tensor([1., 2.])}
         """
         clients = list(sent)
         names = dict.fromkeys(name for leaves, _, _ in clients for name in leaves)
-        total, weight, dtypes = {}, {}, {}
+        start = before or cls({}, {}, 0, 0.0, {}, missing)
+        total, weight, dtypes = dict(start.total), dict(start.weight), dict(start._dtypes)
         for name in names:
             here = [(leaves[name], p, (mask or {}).get(name)) for leaves, p, mask in clients if name in leaves]
-            total[name], weight[name] = _sum_leaf(here)
-            dtypes[name] = here[0][0].dtype
-        everybody = sum(float(p) for _, p, _ in clients if not isinstance(p, Tensor) or p.ndim == 0)
-        return cls(total, weight, len(clients), everybody, dtypes, missing)
+            total[name], weight[name] = _sum_leaf(here, total.get(name), weight.get(name))
+            dtypes.setdefault(name, here[0][0].dtype)
+        scalars = [float(p) for _, p, _ in clients if not isinstance(p, Tensor) or p.ndim == 0]
+        everybody = add_in_order(start._everybody, scalars)
+        return cls(total, weight, start.count + len(clients), everybody, dtypes, missing)
 
     def mean(self, before: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """The weighted mean; what nobody sent keeps its value `before` (zero, if there is none)."""
@@ -67,6 +73,10 @@ class Sums:
         if self._missing == "before":
             return (total + (self._everybody - weight) * old) / self._everybody
         return torch.where(weight > 0, total / weight.clamp_min(torch.finfo(weight.dtype).tiny), old)
+
+    def replace_leaves(self, total: Mapping[str, Tensor], weight: Mapping[str, Tensor]) -> Sums:
+        """The same sums with other numbers, as when they travel without them."""
+        return replace(self, total=total, weight=weight)
 
     def __add__(self, other: Sums) -> Sums:
         """The sums over the clients of both."""
@@ -88,19 +98,28 @@ class Sums:
         )
 
 
-def _sum_leaf(sent: list[tuple[Tensor, float | Tensor, Tensor | None]]) -> tuple[Tensor, Tensor]:
-    """Total and weight of one leaf."""
+def add_in_order(start: float, numbers: Iterable[float]) -> float:
+    """Numbers added one after another; `sum` of newer Pythons adds in another way."""
+    return reduce(operator.add, numbers, start)
+
+
+def _sum_leaf(
+    sent: list[tuple[Tensor, float | Tensor, Tensor | None]], before: Tensor | None, weighed: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Total and weight of one leaf, over those before as well."""
     leaf = sent[0][0]
     if not leaf.is_floating_point():
-        return torch.stack([value for value, _, _ in sent]).amax(0), torch.tensor(float(len(sent)))
-    total = torch.zeros(leaf.shape, dtype=torch.float64, device=leaf.device)
+        values = [value for value, _, _ in sent]
+        known = 0.0 if weighed is None else float(weighed)
+        return torch.stack(values if before is None else [before, *values]).amax(0), torch.tensor(known + len(sent))
+    total = torch.zeros(leaf.shape, dtype=torch.float64, device=leaf.device) if before is None else before.clone()
     by_row = any(isinstance(p, Tensor) and p.ndim == 1 for _, p, _ in sent)
-    if not by_row and all(mask is None for _, _, mask in sent):
-        everybody = sum(float(p) for _, p, _ in sent)
+    if not by_row and all(mask is None for _, _, mask in sent) and (weighed is None or weighed.ndim == 0):
+        everybody = add_in_order(0.0 if weighed is None else float(weighed), [float(p) for _, p, _ in sent])
         for value, p, _ in sent:
             total.add_(value, alpha=float(p))
         return total, torch.tensor(everybody, dtype=torch.float64, device=leaf.device)
-    weight = torch.zeros_like(total)
+    weight = torch.zeros_like(total) if weighed is None else weighed.expand_as(total).clone()
     for value, p, mask in sent:
         here = torch.ones_like(leaf) if mask is None else mask.to(leaf.dtype)
         value = torch.where(here > 0, value, torch.zeros_like(value))

@@ -17,6 +17,9 @@ from .lazy.arrays import ArraySamples
 from .lazy.datasets import open_dataset
 from .samples import Inputs, Samples
 
+LARGEST = 2**63 - 1
+"""The largest whole number of a tensor."""
+
 
 def inputs(values: Any, owner: str) -> Inputs:
     """Inputs as float32, or as int64 where they are tokens (whole numbers other than bytes). What is memory-mapped, and
@@ -121,6 +124,8 @@ def _from_array(values: Any, what: str, owner: str) -> Tensor:
         raise DataError(f"{owner}: the {what} differ in shape among themselves; bring them to one shape") from error
     if array.dtype.kind not in "biuf":
         raise DataError(f"{owner}: the {what} are of type {array.dtype}, not numbers; encode them as numbers first")
+    if array.dtype == np.uint64 and array.size and array.max() > LARGEST:
+        raise DataError(f"{owner}: the {what} hold {array.max()}, but whole numbers may be at most {LARGEST}")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     # PyTorch takes no foreign byte order, and warns of memory that it must not write to.

@@ -128,9 +128,11 @@ def _check_labels(clients: Sequence[Client], classes: int | None) -> int:
         )
     for client, client_labels in zip(clients, labels, strict=True):
         low, high = int(client_labels.min()), int(client_labels.max())
-        if low < 0 or high >= classes:
+        if low < 0:
+            raise DataError(f"client {client.name!r} has the label {low}; number the classes from 0 on")
+        if high >= classes:
             raise DataError(
-                f"client {client.name!r} has the label {low if low < 0 else high}; labels must be whole numbers from 0"
-                f" to {classes - 1}. Number the classes from 0 on, or raise classes={classes}"
+                f"client {client.name!r} has the label {high}; labels must be whole numbers from 0 to {classes - 1}."
+                f" Number the classes from 0 on, or raise classes={classes}"
             )
     return classes

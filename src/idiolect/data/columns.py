@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -252,14 +253,30 @@ def parse_dates(column: pl.Series, owner: str) -> pl.Series:
     import polars as pl
 
     texts = column.cast(pl.String).to_list()
-    form = {re.sub(r"\d", "0", text) for text in texts}
-    if len(form) > 1 or not re.match(r"0000-00-00|00:00", next(iter(form))):
+    form = re.sub(r"\d", "0", texts[0])
+    wrong = next((text for text in texts if re.sub(r"\d", "0", text) != form or not is_date(text)), None)
+    if wrong is not None:
         raise DataError(
-            f"{owner}: the column {column.name!r} holds texts such as {texts[0]!r}, whose order in time is not"
-            " known; write"
-            " all as 2024-05-31, with or without 23:59:59, or as numbers"
+            f"{owner}: the column {column.name!r} holds texts such as {wrong!r}, whose order in time is not known;"
+            " write all as 2024-05-31, with or without 23:59:59, or as numbers"
         )
     return column.cast(pl.String)
+
+
+def is_date(text: str) -> bool:
+    """Whether a text begins with a date, or a time of day, that there is.
+
+    >>> is_date("2024-05-31 23:59"), is_date("23:59:59"), is_date("2001-13-45"), is_date("May")
+    (True, True, False, False)
+    """
+    try:
+        if text[2:3] == ":":
+            time.fromisoformat(text[:5])
+        else:
+            date.fromisoformat(text[:10])
+    except ValueError:
+        return False
+    return text[4:5] == "-" or text[2:3] == ":"
 
 
 def _example(column: pl.Series) -> str:

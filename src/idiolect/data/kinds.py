@@ -3,7 +3,7 @@ said where he does not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ..core.errors import DataError
+from ..core.errors import DataError, UnknownNameError
 from ..core.layout import is_nested
 from ..core.options import did_you_mean
 from . import arrays
@@ -100,14 +100,19 @@ class Kinds:
         say_missing_classes(data)
 
 
+def require_known(given: Iterable[str], known: Collection[str], data: str, near: Iterable[str] = ()) -> None:
+    """Raise `UnknownNameError` for an argument of `load` that says nothing of such data;
+    among the names that are `near` is what was meant where it is misspelt."""
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, near)
+            raise UnknownNameError(f"load has no argument {name!r} for {data}.{hint} It has {', '.join(known)}.")
+
+
 def read_kinds(given: Mapping[str, Any]) -> Kinds:
     """What a user says of arrays."""
+    require_known(given, CHOICES, "arrays")
     for name, value in given.items():
-        if name not in CHOICES:
-            hint = did_you_mean(name, CHOICES)
-            raise DataError(
-                f"load has no argument {name!r} for arrays.{hint} It is for tables: a frame, or a Path to a file."
-            )
         if value not in CHOICES[name] and value is not None:
             raise DataError(f"{name}={value!r} is not allowed; {name} must be {' or '.join(CHOICES[name])}")
     return Kinds(**given)

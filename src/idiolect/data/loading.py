@@ -9,13 +9,13 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from ..core.code import shorten_code
-from ..core.errors import DataError, UnknownNameError
-from ..core.options import did_you_mean, options_of
+from ..core.errors import DataError
+from ..core.options import options_of
 from . import arrays
 from .columns import Columns
 from .federation import Federation
 from .formats.frames import ENDINGS
-from .kinds import CHOICES, Kinds, read_kinds
+from .kinds import CHOICES, Kinds, read_kinds, require_known
 from .naming import Naming, number_clients
 from .partitions.base import Partition
 from .several import lay_out
@@ -24,6 +24,8 @@ from .sources.huggingface import HuggingFace
 from .splits import SHARES
 from .tables import is_table, table
 
+ARGUMENTS = ("partition", "clients", "split", "seed", "unseen", "public")
+"""What may be said of any data."""
 COLUMNS = tuple(dict.fromkeys((*options_of(Columns), *CHOICES, *options_of(HuggingFace))))
 """What may be said of the columns of a table, or of arrays."""
 
@@ -61,12 +63,7 @@ def load(
     Federation('digits', 5 clients, 10 classes, pathological(classes_per_client=2))
     """
     shown = _public(public)
-    for column in columns:
-        if column not in COLUMNS:
-            raise UnknownNameError(
-                f"load has no argument {column!r}.{did_you_mean(column, COLUMNS)} For tables and arrays:"
-                f" {', '.join(COLUMNS)}"
-            )
+    require_known(columns, COLUMNS, "tables and arrays", near=(*ARGUMENTS, *COLUMNS))
     if isinstance(data, Federation | Source | Pool | str) and columns:
         raise DataError(
             f"{next(iter(columns))} cannot be given beside"

@@ -17,9 +17,8 @@ def say_classes(what: str, classes: int) -> None:
     """Say that whole numbers are taken as classes, where they may be measurements."""
     if classes > MANY:
         say_once(
-            f"{what} holds whole numbers, {classes} different ones, which are taken as classes; predict=numbers"
-            " takes them"
-            " as numbers to predict, predict=classes says that classes are meant"
+            f"{what}: whole numbers are taken as {classes} classes; predict=numbers takes them as numbers to predict,"
+            " predict=classes says that classes are meant"
         )
 
 

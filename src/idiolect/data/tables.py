@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import DataError
-from ..core.options import did_you_mean, make, options_of
+from ..core.options import make, options_of
 from .columns import Columns
 from .formats.frames import is_frame, join_tables, to_frame
+from .kinds import require_known
 from .sources.base import Pool, Source, sources
 from .sources.huggingface import HuggingFace
 
@@ -54,12 +55,7 @@ def table(data: Any, **columns: Any) -> Pool:
 
 def make_columns(columns: Mapping[str, Any]) -> Columns:
     """What the columns of a table are, from a user's arguments."""
-    for name in columns:
-        if name not in options_of(Columns):
-            known = options_of(Columns)
-            raise DataError(
-                f"load has no argument {name!r}.{did_you_mean(name, known)} For tables: {', '.join(known)}."
-            )
+    require_known(columns, options_of(Columns), "tables")
     made: Columns = make(
         Columns, {n: (v,) if n == "leave_out" and isinstance(v, str) else v for n, v in columns.items()}
     )
@@ -73,12 +69,6 @@ def _source_of(path: Path, columns: Mapping[str, Any]) -> Source:
     endings = {file.suffix for file in path.iterdir()} if path.is_dir() else {path.suffix}
     name = "npz" if endings == {".npz"} else "parquet" if ".parquet" in endings else "csv"
     cls = sources.get(name)
-    known = options_of(cls)
-    for given in columns:
-        if given not in known:
-            raise DataError(
-                f"{name} has no option {given!r}.{did_you_mean(given, known)} Its options: {', '.join(known)}."
-            )
     made: Source = make(cls, {"path": str(path), **columns})
     return made
 
@@ -101,7 +91,6 @@ def _read_hub(data: Any, columns: Mapping[str, Any]) -> Pool:
 
         parts = [part.add_column(FOLDS, [name] * len(part)) for name, part in data.items()]
         data, columns = datasets.concatenate_datasets(parts), {"fold": FOLDS, **columns}
-    hub = options_of(HuggingFace)
     if not {"x", "y", "length"} & columns.keys():
         plain = all(type(feature).__name__ in ("Value", "ClassLabel") for feature in data.features.values())
         if plain and "text" not in data.column_names:
@@ -109,8 +98,7 @@ def _read_hub(data: Any, columns: Mapping[str, Any]) -> Pool:
     fold = columns.pop("fold", None)
     if "target" in columns:
         columns["y"] = columns.pop("target")
-    if unknown := [name for name in columns if name not in hub]:
-        raise DataError(f"load has no argument {unknown[0]!r} for this data set.{did_you_mean(unknown[0], hub)}")
+    require_known(columns, options_of(HuggingFace), "this data set")
     pool = make(HuggingFace, columns).read(data)
     if fold is None:
         return pool  # type: ignore[no-any-return]

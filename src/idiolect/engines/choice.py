@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from ..contract import Batch, Download
 from ..contract.gradients import Autograd
-from ..core.errors import DataError
+from ..core.errors import DataError, InputError
 from ..core.options import Options, option
 from ..core.registry import Registry, describe
 from ..kernels import find_dense
+from .cluster.connection import find_address
 from .loop import Engine, Loop
 from .machine import cores
 from .measured import recall, remember
@@ -60,7 +63,7 @@ class LoopChoice(Choice):
 class WorkersChoice(Choice):
     """Several processes of one thread each: the fastest for convolutions on a CPU."""
 
-    count: int | None = option(None, min=1, help="number of processes; none is one per core")
+    count: int | None = option(None, min=1, help="number of processes; none is one per core, or per GPU")
 
     def make(self, plan: Plan) -> Engine:
         """A pool of processes."""
@@ -83,16 +86,65 @@ class VectorChoice(Choice):
         return pool
 
 
+@engines.register("ray")
+@dataclass(frozen=True)
+class RayChoice(Choice):
+    """Actors on a cluster of machines, by Ray: the bits of `workers`, or with stacks those of `vector`."""
+
+    actors: int | None = option(None, min=1, help="number of actors; none is as many as the cluster has room for")
+    cpus: float = option(1.0, min=0.0, below=math.inf, help="cores that each reserves; it computes on one")
+    gpus: float = option(0.0, min=0.0, below=math.inf, help="GPUs that each reserves, or a share of one")
+    vector: bool = option(False, help="stack and trace clients at once, as the engine vector does")
+    chunk: int | None = option(None, min=1, help="clients per stack; none is what fits the caches")
+    sums: bool = option(True, help="add up on the actors what clients send, where the method allows it")
+    timeout: float = option(3600.0, above=0.0, below=math.inf, help="seconds that a group of clients may take")
+    wait: float = option(300.0, min=0.0, below=math.inf, help="seconds to wait for an actor where none is left")
+
+    def make(self, plan: Plan) -> Engine:
+        """Actors, which are started when they are first needed."""
+        if torch.device(plan.device).type != "cpu" and self.gpus == 0:
+            raise InputError(
+                f"device={plan.device} needs GPUs for the actors, which have none; write engine='ray(gpus=1)', or a"
+                " share of one, as in ray(gpus=0.5)"
+            )
+        from .cluster.actor import ClientActor
+        from .cluster.crew import Crew
+        from .cluster.engine import RayEngine
+
+        problem = why_not_stackable(plan) if self.vector else ""
+        chunk = 0 if problem or not self.vector else self.chunk or fit_chunk(plan)
+        crew = partial(Crew, ClientActor, self.actors, self.cpus, self.gpus, self.wait)
+        engine = RayEngine(plan, crew, chunk, self.sums, self.timeout)
+        engine.note_unstacked(problem)
+        return engine
+
+
 @engines.register("auto")
 @dataclass(frozen=True)
 class AutoChoice(Choice):
     """Times a few clients' work on each engine and takes the fastest; the choice is kept with the run."""
 
 
-def resolve(text: str, plan: Plan) -> tuple[str, dict[str, float]]:
-    """The engine's expression with `auto` resolved, and the seconds per client that were measured."""
+def have_same_bits(a: str, b: str) -> bool:
+    """Whether two engines compute the same to the bit: those that stack clients do, and those that do not.
+
+    >>> have_same_bits("workers(count=2)", "ray(actors=7)"), have_same_bits("vector(chunk=4)", "ray")
+    (True, False)
+    """
+    return _kind(engines.build(a)) == _kind(engines.build(b))
+
+
+def _kind(choice: Choice) -> tuple[str, int | None]:
+    if isinstance(choice, VectorChoice) or (isinstance(choice, RayChoice) and choice.vector):
+        return "stacks", choice.chunk
+    return "one by one" if isinstance(choice, WorkersChoice | RayChoice) else type(choice).__name__, None
+
+
+def resolve(text: str, plan: Plan, one_machine: bool = False) -> tuple[str, dict[str, float]]:
+    """The engine's expression with `auto` resolved, and the seconds per client that were measured; with `one_machine`,
+    of what needs no cluster."""
     choice = engines.build(text)
-    return calibrate(plan) if isinstance(choice, AutoChoice) else (describe(choice), {})
+    return calibrate(plan, one_machine) if isinstance(choice, AutoChoice) else (describe(choice), {})
 
 
 def make_engine(text: str, plan: Plan) -> Engine:
@@ -100,36 +152,37 @@ def make_engine(text: str, plan: Plan) -> Engine:
     return engines.build(resolve(text, plan)[0]).make(plan)
 
 
-def calibrate(plan: Plan) -> tuple[str, dict[str, float]]:
+def calibrate(plan: Plan, one_machine: bool = False) -> tuple[str, dict[str, float]]:
     """Train some clients for the first round on each candidate, and choose the fastest; nothing is kept of what they
     compute but the seconds, for the next run of this kind.
 
     A run that is over in seconds stays with the loop, whose start is free. Where measuring would cost more than a tenth
     of the run, because few clients train for few rounds, a rule decides instead.
     """
-    present, known = len(plan.participants(0)), recall(plan)
+    cluster = "" if one_machine else find_address()
+    present, known = len(plan.participants(0)), recall(plan, cluster)
     visits, alone = present * plan.rounds, known.pop("loop", 0.0)
     if not alone and visits * SHARE < 1:
         alone = estimate_one_client(plan)
     elif not alone:
         alone = time_one_client(plan)
-        remember(plan, {"loop": alone})
+        remember(plan, {"loop": alone}, cluster)
     if alone * visits < WORTHWHILE:
         return "loop", {"loop": alone}
     clients = min(MOST_CLIENTS, present, int((visits * SHARE - 1) / 4))  # two candidates train them twice
     if not known and clients < min(present, 2 * cores()):
         return choose_by_rule(plan), {"loop": alone}
     if not known:
-        known = measure(plan, clients) or {"loop": alone}
-        remember(plan, known)
+        known = measure(plan, clients, cluster) or {"loop": alone}
+        remember(plan, known, cluster)
     return min(known, key=lambda text: known[text]), known
 
 
-def measure(plan: Plan, clients: int) -> dict[str, float]:
+def measure(plan: Plan, clients: int, cluster: str = "") -> dict[str, float]:
     """Seconds per client of all candidates that can train and evaluate."""
     ids, seconds = plan.participants(0)[:clients], dict[str, float]()
     message = plan.method.download(plan.server(0), first_server(plan.server(0)), ids)
-    for text, engine in find_candidates(plan).items():
+    for text, engine in find_candidates(plan, cluster).items():
         try:
             time_training(engine, ids, message)
             seconds[text] = time_training(engine, ids, message)
@@ -177,14 +230,18 @@ def estimate_one_client(plan: Plan) -> float:
     return min(seconds) * steps
 
 
-def find_candidates(plan: Plan) -> dict[str, Engine]:
-    """The engines that may be the fastest for a plan, by their expressions."""
+def find_candidates(plan: Plan, cluster: str = "") -> dict[str, Engine]:
+    """The engines that may be the fastest for a plan, by their expressions, also on a cluster if there is one."""
     count, chunk = cores(), fit_chunk(plan)
     found: dict[str, Engine] = {f"workers(count={count})": Workers(plan, count)} if count > 1 else {"loop": Loop(plan)}
     if problem := why_not_stackable(plan):
         log.info("auto leaves out the engine vector: %s", problem)
     else:
         found[f"vector(chunk={chunk}, count={count})"] = Workers(plan, count, chunk)
+    if cluster:
+        found["ray"] = RayChoice().make(plan)
+        if not problem:
+            found[f"ray(vector=true, chunk={chunk})"] = RayChoice(vector=True, chunk=chunk).make(plan)
     return found
 
 

@@ -14,12 +14,14 @@ from .effort import NO_EFFORT, Effort, read_effort
 from .phases import error_context, run_phases
 from .plan import Plan
 from .slots import finish, first_client, gather
+from .uploads import Report
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a client's part of a round gives; `upload` is None where it had no batch to train on, `refused` says why the
-    engine did not take what it sent, and `unstacked` why it was trained alone instead of in a stack."""
+    """What a client's part of a round gives. `upload` is None where it had no batch to train on, or where the engine
+    keeps it and gives a `report` instead; `refused` says why the engine did not take what it sent, and `unstacked` why
+    it was trained alone instead of in a stack."""
 
     state: Slots
     upload: Upload | None
@@ -30,6 +32,12 @@ class Outcome:
     effort: Effort = NO_EFFORT
     refused: str = ""
     unstacked: str = ""
+    report: Report | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there was no batch to train on."""
+        return self.upload is None and self.report is None
 
 
 def train(plan: Plan, index: int, round: int, state: Slots | None, download: Slots) -> Outcome:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..contract import Download, Slots
+from ..core.sums import Sums
 from .client_evaluation import Score, evaluate, evaluate_global
 from .client_round import Outcome, train
 from .plan import Plan
@@ -31,6 +32,15 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release what the engine holds."""
+        ...
+
+
+@runtime_checkable
+class AddsUp(Protocol):
+    """An engine that keeps uploads where they were made, and gives a report of each; it adds them up itself."""
+
+    def add_up(self, server: Slots, ids: Sequence[int]) -> Mapping[str, Sums]:
+        """Sums over the uploads that some clients made in the round that was trained last."""
         ...
 
 

@@ -23,18 +23,19 @@ MOST = 500
 """Entries that are kept."""
 
 
-def recall(plan: Plan) -> dict[str, float]:
-    """Seconds per client that were measured of engines for such a plan; empty if none were."""
-    known = _read(_file()).get(name_kind(plan), {})
+def recall(plan: Plan, cluster: str = "") -> dict[str, float]:
+    """Seconds per client that were measured of engines for such a plan, with a cluster at an address or without one;
+    empty if none were."""
+    known = _read(_file()).get(name_kind(plan) + cluster, {})
     seconds = known.items() if isinstance(known, dict) else ()
     return {text: float(value) for text, value in seconds if isinstance(value, int | float)}
 
 
-def remember(plan: Plan, seconds: Mapping[str, float]) -> None:
+def remember(plan: Plan, seconds: Mapping[str, float], cluster: str = "") -> None:
     """Keep what was measured; where nothing can be written, nothing is kept."""
-    kind, path = name_kind(plan), _file()
+    kind, path = name_kind(plan) + cluster, _file()
     entries = {name: value for name, value in _read(path).items() if name != kind}
-    latest = dict([*entries.items(), (kind, {**recall(plan), **seconds})][-MOST:])
+    latest = dict([*entries.items(), (kind, {**recall(plan, cluster), **seconds})][-MOST:])
     with suppress(RunFolderError):
         write_text(path, json.dumps(latest, indent=1))
 

@@ -96,6 +96,7 @@ class Plan:
         networks: for each client its network's position in `tasks`; empty where there is one.
         after_local: also evaluate participants right after local training.
         eval_global: also evaluate the shared model itself, on every client's data.
+        eval_clients: how many clients are evaluated, of those that take part and of those that never do; None is all.
         built_by: for each network the expression that builds it; "" of one that was given built.
     """
 
@@ -108,6 +109,7 @@ class Plan:
     networks: tuple[int, ...] = ()
     after_local: bool = False
     eval_global: bool = False
+    eval_clients: int | None = None
     built_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -204,6 +206,22 @@ class Plan:
             return clients
         count = max(1, builtins.round(self.participation * len(clients)))
         chosen = generator(self.training.seed, "select", round).choice(len(clients), size=count, replace=False)
+        return sorted(clients[at] for at in chosen)
+
+    @cached_property
+    def evaluated(self) -> Sequence[int]:
+        """The clients that are evaluated among those that may take part: all, or a sample that the seed fixes."""
+        return self._draw_evaluated(self.data.seen, "evaluated")
+
+    @cached_property
+    def evaluated_unseen(self) -> Sequence[int]:
+        """The clients that are evaluated among those that never take part."""
+        return self._draw_evaluated(sorted(self.data.unseen), "evaluated unseen")
+
+    def _draw_evaluated(self, clients: Sequence[int], stream: str) -> Sequence[int]:
+        if self.eval_clients is None or self.eval_clients >= len(clients):
+            return clients
+        chosen = generator(self.training.seed, stream).choice(len(clients), size=self.eval_clients, replace=False)
         return sorted(clients[at] for at in chosen)
 
     def part(self, index: int, which: str) -> Part:

@@ -55,7 +55,7 @@ class Workers:
 
     Args:
         plan: what is computed.
-        count: number of processes; by default one per core.
+        count: number of processes; by default one per core, or one per GPU where tensors live on GPUs.
         chunk: how many clients to stack and trace at once; 0 takes them one by one.
 
     Attributes:
@@ -63,7 +63,7 @@ class Workers:
     """
 
     def __init__(self, plan: Plan, count: int | None = None, chunk: int = 0) -> None:
-        self.plan, self.count, self.chunk = plan, count or cores(), chunk
+        self.plan, self.count, self.chunk = plan, count or len(list_devices(plan.device)) or cores(), chunk
         self.unstacked = ""
         self._serial = 0
         self._started = False
@@ -82,6 +82,7 @@ class Workers:
             load_transforms()
         # What is found here, and the kernels that are loaded and called meanwhile, forked workers inherit.
         prepared = prepare(self.plan, self.chunk) if method == "fork" else None
+        devices = list_devices(self.plan.device) or [self.plan.device]
         self._shared = Arena()
         self._slabs = [Arena() for _ in range(2 * self.count + 1)]
         self._outboxes = [Arena() for _ in range(self.count)]
@@ -91,6 +92,7 @@ class Workers:
                 target=serve,
                 args=(
                     number,
+                    devices[number % len(devices)],
                     self.plan,
                     prepared,
                     self.chunk,
@@ -110,12 +112,7 @@ class Workers:
 
     def train(self, round: int, states: States, download: Download) -> Outcomes:
         """Run the clients' part of one round; results come as they are ready, in memory that the next round uses."""
-        ids = sorted(states, key=lambda i: -len(self.plan.data.clients[i]))
-        if self.chunk:
-            # Stacks do not depend on the number of workers, so that this changes no bit, but suffice for several.
-            groups = shrinking_groups(ids, 3, min(self.chunk, max(4, -(-len(ids) // 8))), least=4)
-        else:
-            groups = shrinking_groups(ids, 4 * self.count, largest=8)
+        groups = group_ids(self.plan, list(states), self.chunk, 4 * self.count)
         fetch = lambda wanted: {i: states[i] for i in wanted}  # noqa: E731
         for worker, results in self._drive("train", round, groups, fetch, download, False):
             box = self._outboxes[worker]
@@ -126,9 +123,7 @@ class Workers:
 
     def evaluate(self, round: int, ids: Sequence[int], states: Fetch, download: Download, unseen: bool) -> Scores:
         """Evaluate clients group by group."""
-        ordered = sorted(ids)
-        groups = [ordered[at : at + EVAL_GROUP] for at in range(0, len(ordered), EVAL_GROUP)]
-        for _, results in self._drive("evaluate", round, groups, states, download, unseen):
+        for _, results in self._drive("evaluate", round, eval_groups(ids), states, download, unseen):
             yield from results
 
     def _drive(
@@ -195,6 +190,33 @@ class Workers:
         self._started = False
 
 
+def group_ids(plan: Plan, ids: Sequence[int], chunk: int, parts: int) -> list[Sequence[int]]:
+    """The clients that train together on one worker, those with most samples first; stacks depend on no number
+    of `parts`."""
+    ordered = sorted(sorted(ids), key=lambda i: -len(plan.data.clients[i]))
+    if chunk:
+        return stack_groups(ordered, chunk)
+    return shrinking_groups(ordered, parts, largest=8)
+
+
+def stack_groups(ids: Sequence[int], chunk: int) -> list[Sequence[int]]:
+    """Clients that are stacked, at most `chunk`. How many are does not depend on the number of workers, so that this
+    changes no bit, but an eighth of all is the most, so that there are stacks for several.
+
+    >>> [[len(group) for group in stack_groups(range(n), 16)] for n in (10, 100)]
+    [[4, 4, 2], [13, 13, 13, 13, 13, 12, 8, 5, 4, 4, 2]]
+    >>> len(stack_groups(range(1000), 16)[0]), [len(group) for group in stack_groups(range(10), 3)]
+    (16, [3, 3, 3, 1])
+    """
+    return shrinking_groups(ids, 3, min(chunk, max(4, -(-len(ids) // 8))), least=4)
+
+
+def eval_groups(ids: Sequence[int]) -> list[Sequence[int]]:
+    """The clients that are evaluated together."""
+    ordered = sorted(ids)
+    return [ordered[at : at + EVAL_GROUP] for at in range(0, len(ordered), EVAL_GROUP)]
+
+
 def shrinking_groups(ids: Sequence[int], parts: int, largest: int, least: int = 1) -> list[Sequence[int]]:
     """Groups that become smaller, each one of so many parts of what is left, so that all workers end at about the same
     time.
@@ -220,6 +242,26 @@ class Prepared(NamedTuple):
     channels_last: bool
 
 
+def list_devices(device: str) -> list[str]:
+    """The devices that processes share where tensors live on no device in particular; empty if that is one.
+
+    >>> list_devices("cpu"), list_devices("cuda:1")
+    ([], ['cuda:1'])
+    """
+    if device == "cuda":
+        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return [] if torch.device(device).type == "cpu" else [device]
+
+
+def place_plan(plan: Plan, device: str) -> Plan:
+    """A plan of a process's own, with its networks on a device."""
+    if device == plan.device:
+        return plan
+    for task in plan.tasks:
+        task.net.to(device)
+    return replace(plan, training=replace(plan.training, device=device))
+
+
 def prepare(plan: Plan, chunk: int) -> Prepared:
     """A plan as workers carry it out, on copies of its networks; networks that are traced cannot be rearranged."""
     _ = plan.nets
@@ -233,8 +275,8 @@ def prepare(plan: Plan, chunk: int) -> Prepared:
 
 
 def serve(
-    number: int, plan: Plan, prepared: Prepared | None, chunk: int, shared: Arena, slabs: list[Arena], outbox: Arena,
-    jobs: Any, results: Any,
+    number: int, device: str, plan: Plan, prepared: Prepared | None, chunk: int, shared: Arena, slabs: list[Arena],
+    outbox: Arena, jobs: Any, results: Any,
 ) -> None:  # fmt: skip
     """A worker's life: take a job, do it, report where the results lie; until there are none."""
     torch.set_num_threads(1)
@@ -242,7 +284,7 @@ def serve(
     tune_allocator()
     follow_parent()
     ignore_slow_operations()
-    plan, last = prepared or prepare(plan, chunk)
+    plan, last = prepared or prepare(place_plan(plan, device), chunk)
     read = partial(read_slots, device=plan.device, rearrange=last)
     serial, message, download = -1, -1, {}
     while (job := jobs.get()) is not None:
@@ -264,16 +306,19 @@ def serve(
             results.put((number, job.slab, None, make_portable(error)))
 
 
+def train_clients(plan: Plan, chunk: int, round: int, states: States, download: Download) -> Outcomes:
+    """Run clients' parts of a round, in stacks or one by one."""
+    if chunk:
+        return train_stack(plan, round, states, download, chunk)
+    return ((i, train(plan, i, round, state, download.of(i))) for i, state in states.items())
+
+
 def do_train(
     plan: Plan, chunk: int, round: int, states: States, download: Download, outbox: Arena
 ) -> list[tuple[Any, ...]]:
     """Run clients' parts of a round; their slots go to the worker's outbox."""
-    if chunk:
-        outcomes = train_stack(plan, round, states, download, chunk)
-    else:
-        outcomes = ((i, train(plan, i, round, state, download.of(i))) for i, state in states.items())
     done = []
-    for index, outcome in outcomes:
+    for index, outcome in train_clients(plan, chunk, round, states, download):
         upload = outcome.upload
         slots = None if upload is None else outbox.write(upload.slots)
         masks = None if upload is None else outbox.write(upload.masks)
@@ -284,7 +329,12 @@ def do_train(
 def read_slots(arena: Arena, layout: Layout, device: str, rearrange: bool) -> Slots:
     """Slots out of shared memory on a device, on the CPU in place; convolution kernels, if asked, in the memory format
     that is fastest."""
-    slots = tree.to_device(arena.read(layout), device)
+    return suit_worker(arena.read(layout), device, rearrange)
+
+
+def suit_worker(slots: Slots, device: str, rearrange: bool) -> Slots:
+    """Slots on a device; convolution kernels, if asked, in the memory format that is fastest."""
+    slots = tree.to_device(slots, device)
     return {slot: tree.map(channels_last, leaves) for slot, leaves in slots.items()} if rearrange else slots
 
 

@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import tempfile
 import weakref
 from collections.abc import Mapping
 from multiprocessing import reduction
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..core.tree import Slots
+from .flat import Layout, lay_out, read_leaves, write_leaves
 
 # The file is sparse: only what is written takes memory, and it is taken again for the next round.
 _SIZE = 1 << 36
-_ALIGN = 64
-
-
-class Place(NamedTuple):
-    """Where one leaf lies."""
-
-    slot: str
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    offset: int
-
-
-Layout = list[Place]
 
 
 class Arena:
     """A sparse file in memory that processes share; `reset` makes its space free again.
 
+    >>> import torch
     >>> arena = Arena()
     >>> layout = arena.write({"params": {"w": torch.tensor([1.0, 2.0])}, "empty": {}})
     >>> arena.read(layout)["params"]["w"]
@@ -69,28 +55,10 @@ class Arena:
 
     def write(self, slots: Mapping[str, Mapping[str, Tensor]]) -> Layout:
         """Copy all leaves into the arena; says where they are."""
-        layout = []
-        for slot, leaves in slots.items():
-            layout.append(Place(slot, "", torch.uint8, (), -1))
-            for name, leaf in leaves.items():
-                layout.append(Place(slot, name, leaf.dtype, tuple(leaf.shape), self._end))
-                if leaf.numel():
-                    self._leaf(layout[-1]).copy_(leaf)
-                self._end += -(-leaf.numel() * leaf.element_size() // _ALIGN) * _ALIGN
+        layout, self._end = lay_out(slots, self._end)
+        write_leaves(self._map, layout, slots)
         return layout
 
     def read(self, layout: Layout) -> Slots:
         """The leaves in place; they must not be changed."""
-        slots: Slots = {}
-        for place in layout:
-            if place.offset < 0:
-                slots.setdefault(place.slot, {})
-            else:
-                slots[place.slot][place.name] = self._leaf(place)
-        return slots
-
-    def _leaf(self, place: Place) -> Tensor:
-        count = math.prod(place.shape)
-        if count == 0:
-            return torch.zeros(place.shape, dtype=place.dtype)
-        return torch.frombuffer(self._map, dtype=place.dtype, count=count, offset=place.offset).reshape(place.shape)
+        return read_leaves(self._map, layout)

@@ -56,10 +56,11 @@ def restrict(upload: Upload, names: tuple[str, ...]) -> Upload:
 
 
 class UploadSums(Mapping[str, Sums]):
-    """Sums over uploads by the server's slot names, each computed when it is first looked at."""
+    """Sums over uploads by the server's slot names, each computed when it is first looked at; with those `before`, they
+    are over other clients' as well, to which these are added one by one."""
 
-    def __init__(self, ctx: ServerContext, uploads: Uploads) -> None:
-        self._ctx, self._uploads = ctx, uploads
+    def __init__(self, ctx: ServerContext, uploads: Uploads, before: Mapping[str, Sums] | None = None) -> None:
+        self._ctx, self._uploads, self._before = ctx, uploads, before or {}
         self._known: dict[str, Sums] = {}
         self._senders: dict[str, tuple[str, Slot, list[int]]] = {}
         declared = {part: slot for name, slot in ctx.method.slots.items() for part in parts_of(name, slot)}
@@ -72,12 +73,14 @@ class UploadSums(Mapping[str, Sums]):
                 self._senders.setdefault(key, (name, slot, []))[2].append(i)
 
     def __getitem__(self, key: str) -> Sums:
+        if key not in self._senders:
+            return self._before[key]
         if key not in self._known:
             name, slot, senders = self._senders[key]
             uploads = {i: self._uploads[i] for i in senders}
             weights = self._weights(slot, uploads)
             sent = ((u.slots[name], p, u.masks.get(name)) for u, p in zip(uploads.values(), weights, strict=True))
-            self._known[key] = Sums.of(sent, slot.missing)
+            self._known[key] = Sums.of(sent, slot.missing, self._before.get(key))
         return self._known[key]
 
     def _weights(self, slot: Slot, uploads: Uploads) -> Sequence[float | Tensor]:
@@ -90,10 +93,10 @@ class UploadSums(Mapping[str, Sums]):
         return [upload.slots[where][leaf] for upload in uploads.values()]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._senders)
+        return iter({**self._before, **self._senders})
 
     def __len__(self) -> int:
-        return len(self._senders)
+        return len(self._before.keys() | self._senders.keys())
 
 
 # -- client ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,7 +36,9 @@ class FedExP(ServerStep):
     refuses = Refuses(other_networks="it compares the updates of one network")
     identities = {"fedexp(eps=inf, average_last=false)": "fedavg"}
 
-    eps: float = option(1e-3, above=0.0, help="added to the squared length of the mean update; inf gives eta_g = 1")
+    eps: float = option(
+        1e-3, above=0.0, max=math.inf, help="added to the squared length of the mean update; inf gives eta_g = 1"
+    )
     average_last: bool = option(True, help="predict with the average of the last two iterates")
 
     @property

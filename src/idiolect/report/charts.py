@@ -1,14 +1,15 @@
 """Line charts as plain numbers, which a template draws as SVG: no drawing library, so that a page can be made anew
-while runs go on. The range of an axis is what the files of figures use, too."""
+while runs go on. The axis of values is what the files of figures use, too."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -76,15 +77,10 @@ class Chart:
 
     box: ClassVar = {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM}
 
-    @property
-    def is_logarithmic(self) -> bool:
-        """Whether the axis of the values is logarithmic."""
-        return is_logarithmic(*self.reach)
-
     @cached_property
-    def reach(self) -> tuple[float, float]:
-        """The smallest and the largest value that the axis shows."""
-        return readable_range([part for line in self.lines for part in (line.y, line.low, line.high) if len(part)])
+    def axis(self) -> ValueAxis:
+        """The axis of the values."""
+        return value_axis([part for line in self.lines for part in (line.y, line.low, line.high) if len(part)])
 
     @cached_property
     def across(self) -> tuple[float, float]:
@@ -100,12 +96,7 @@ class Chart:
 
     def top(self, y: float) -> float:
         """Where a value lies, from the top; also of one beyond the edge, but not far beyond."""
-        low, high = self.reach
-        if self.is_logarithmic:
-            low, high, y = math.log(low), math.log(high), math.log(y) if y > 0 else -math.inf
-        room = 0.05 * (high - low) or abs(high) * 0.05 or 1.0
-        share = (y - low + room) / (high - low + 2 * room)
-        return round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - min(max(share, -2.0), 3.0)), 1)
+        return round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - min(max(self.axis.share(y), -2.0), 3.0)), 1)
 
     def x_ticks(self) -> list[tuple[float, str]]:
         """Where marks stand below, and what they say."""
@@ -114,13 +105,13 @@ class Chart:
 
     def y_ticks(self) -> list[tuple[float, str]]:
         """Where marks stand at the left, and what they say."""
-        low, high = self.reach
-        ticks = log_ticks(low, high) if self.is_logarithmic else nice_ticks(low, high, 5)
+        low, high = self.axis.low, self.axis.high
+        ticks = log_ticks(low, high) if self.axis.is_logarithmic else nice_ticks(low, high, 5)
         return [(self.top(tick), write_tick(tick)) for tick in ticks]
 
     def strokes(self) -> list[Stroke]:
         """The lines as they are drawn."""
-        low, high = self.reach
+        low, high = self.axis.low, self.axis.high
         longest = max((len(line.y) for line in self.lines), default=0)
         drawn = []
         for place, line in enumerate(self.lines):
@@ -135,7 +126,7 @@ class Chart:
     @property
     def has_mark(self) -> bool:
         """Whether the mark lies where it can be seen."""
-        return self.reach[0] <= self.mark <= self.reach[1]
+        return self.axis.low <= self.mark <= self.axis.high
 
     def describe(self) -> str:
         """The chart in words, for those who do not see it: where each line ends."""
@@ -194,6 +185,49 @@ class Chart:
 # -- axes -----------------------------------------------------------------------------------------------
 
 
+class ValueAxis(NamedTuple):
+    """An axis of values: the smallest and the largest that it shows, and a little room beyond them."""
+
+    low: float
+    high: float
+
+    @property
+    def is_logarithmic(self) -> bool:
+        """Whether it is logarithmic."""
+        return self.low > 0 and self.high / self.low > LOGARITHMIC
+
+    @property
+    def edges(self) -> tuple[float, float]:
+        """The values at which it begins and ends.
+
+        >>> ValueAxis(0.0, 1.0).edges, ValueAxis(2.0, 2.0).edges
+        ((-0.05, 1.05), (1.9, 2.1))
+        """
+        low, high = self._ends()
+        return (math.exp(low), math.exp(high)) if self.is_logarithmic else (low, high)
+
+    def share(self, value: float) -> float:
+        """How far a value lies from where it begins (0) to where it ends (1).
+
+        >>> ValueAxis(0.0, 1.0).share(0.5), round(ValueAxis(1.0, 1e4).share(100.0), 6)
+        (0.5, 0.5)
+        """
+        low, high = self._ends()
+        if self.is_logarithmic:
+            value = math.log(value) if value > 0 else -math.inf
+        return (value - low) / (high - low)
+
+    def _ends(self) -> tuple[float, float]:
+        low, high = (math.log(self.low), math.log(self.high)) if self.is_logarithmic else (self.low, self.high)
+        room = 0.05 * (high - low) or abs(high) * 0.05 or 1.0
+        return low - room, min(high + room, math.log(sys.float_info.max)) if self.is_logarithmic else high + room
+
+
+def value_axis(curves: Sequence[Sequence[float]]) -> ValueAxis:
+    """The axis on which curves, and the ends of their bands, are drawn on a page and in a file alike."""
+    return ValueAxis(*readable_range(curves))
+
+
 def readable_range(curves: Sequence[Sequence[float]]) -> tuple[float, float]:
     """From where to where an axis reaches so that most of what several curves show can be read.
 
@@ -221,11 +255,6 @@ def readable_range(curves: Sequence[Sequence[float]]) -> tuple[float, float]:
     if spare == 0:
         return float(every.min()), float(every.max())
     return max(float(every.min()), low - spare), min(float(every.max()), high + spare)
-
-
-def is_logarithmic(low: float, high: float) -> bool:
-    """Whether an axis from `low` to `high` is better logarithmic."""
-    return low > 0 and high / low > LOGARITHMIC
 
 
 def nice_ticks(low: float, high: float, most: int, whole: bool = False) -> list[float]:

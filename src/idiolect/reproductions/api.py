@@ -12,6 +12,7 @@ from ..contract import methods as registry
 from ..core.errors import DataError, TrainingError
 from ..core.names import slug
 from ..data.sources import sources
+from ..engines.cluster.tasks import OnRay, find_place
 from ..runs.progress import Reporter
 from ..runs.settings import configure
 from .budgets import Fitted, fit_rounds, keep_runnable, with_rounds
@@ -49,6 +50,7 @@ def reproduce(
     *,
     cache: Path = CACHE,
     jobs: int = 1,
+    on: str | None = None,
     quick: bool = False,
     make_reporter: Callable[[], Reporter] = Reporter,
     committed: Path | None = None,
@@ -60,6 +62,7 @@ def reproduce(
         claims: all claims by name, of which some are tuned like others.
         cache: the folder of runs and tunings; what is complete there is not run again.
         jobs: how many at a time, each in a process of its own.
+        on: as for `compare`: tunings and runs are tasks of a cluster.
         quick: run the quick version, which tests that everything works and whose numbers mean nothing.
         make_reporter: makes what receives how each tuning, and all runs of a case, go on.
         committed: the folder of claims whose committed results may stand for the tunings of other claims that this
@@ -72,9 +75,10 @@ def reproduce(
     fitted = fit_rounds(claim, cache)
     runnable, skipped = keep_runnable(claim, fitted)
     tasks = list_tasks(runnable, claims, cache, fitted, taker(committed, quick))
-    carry_out_tunings(list(tasks.values()), jobs, make_reporter)
+    place = find_place(on)
+    carry_out_tunings(list(tasks.values()), jobs, make_reporter, place)
     work = Work(runnable, claims, tasks, fitted, cache)
-    return make_result(claim, [carry_out_case(work, case, jobs, make_reporter) for case in claim.cases], skipped)
+    return make_result(claim, [carry_out_case(work, case, jobs, make_reporter, place) for case in claim.cases], skipped)
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,9 @@ def require_data(claim: Claim) -> None:
             raise DataError(f"{claim.name} needs the data {source.name}, which are not here; {source.where()}")
 
 
-def carry_out_case(work: Work, case: Case, jobs: int, make_reporter: Callable[[], Reporter]) -> CaseRuns:
+def carry_out_case(
+    work: Work, case: Case, jobs: int, make_reporter: Callable[[], Reporter], place: OnRay | None = None
+) -> CaseRuns:
     """Run all methods of a case with every seed."""
     settled: dict[str, Settled] = {}
     failed: dict[str, str] = {}
@@ -145,7 +151,7 @@ def carry_out_case(work: Work, case: Case, jobs: int, make_reporter: Callable[[]
     reasons: dict[str, str] = {}
     if in_order:
         with make_reporter() as reporter:
-            reasons = carry_out_all(in_order, {}, jobs, reporter)[1]
+            reasons = carry_out_all(in_order, {}, jobs, reporter, place)[1]
     runs = []
     for method in work.claim.methods:
         reason = failed.get(method) or (reasons.get(settled[method].expression, "") if method in settled else "")

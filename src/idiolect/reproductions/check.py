@@ -33,10 +33,10 @@ def check_result(fresh: Mapping[str, Any], committed: Mapping[str, Any]) -> Chec
             DIFFERENT, not alike, ("the claim's file has changed since its result was committed; run it anew",)
         )
     before, now = dict(read_scores(committed)), dict(read_scores(fresh))
-    unequal = [key for key in before if not same(before[key], now.get(key, []))]
+    unequal = [key for key in before | now if not same(before.get(key, []), now.get(key, []))]
     if not unequal:
         return Check(TO_THE_BIT, not alike)
-    lines = [line for key in unequal if (line := find_difference(key, before[key], now.get(key, [])))]
+    lines = [line for key in unequal if (line := find_difference(key, before.get(key, []), now.get(key, [])))]
     if not alike:
         lines = lines or [f"{describe(key)}: other bits, though version and machine are the same" for key in unequal]
     return Check(DIFFERENT if lines else WITHIN, not alike, tuple(lines))
@@ -44,7 +44,7 @@ def check_result(fresh: Mapping[str, Any], committed: Mapping[str, Any]) -> Chec
 
 def read_scores(result: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], list[float]]]:
     """The scores of a result, by case and method, in the order of the seeds."""
-    for case in result.get("cases", ()):
+    for case in result["cases"]:
         for method in case["methods"]:
             scores = [run["score"] for run in method["runs"]]
             yield (case["case"], method["method"]), [math.nan if score is None else score for score in scores]

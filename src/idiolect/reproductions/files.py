@@ -41,4 +41,28 @@ def read_result(path: Path) -> ClaimResult | None:
         values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{path} is no JSON: {error}; take it from the repository again") from error
+    if not is_result(values):
+        raise InputError(f"{path} is not the whole result of a claim; take it from the repository again")
     return dict(values)
+
+
+def is_result(values: Any) -> bool:
+    """Whether values from a file are a result: every case with its methods, every run of theirs with its score."""
+    match values:
+        case {"definition": str(), "seconds": int() | float(), "cases": [_, *_] as cases}:
+            return all(map(_is_case, cases))
+    return False
+
+
+def _is_case(values: Any) -> bool:
+    match values:
+        case {"case": str(), "methods": [*methods], "verdicts": [*_]}:
+            return all(map(_is_method, methods))
+    return False
+
+
+def _is_method(values: Any) -> bool:
+    match values:
+        case {"method": str(), "expression": str() | None, "lr": int() | float() | None, "runs": [*runs]}:
+            return all(isinstance(run, dict) and isinstance(run.get("score", ""), int | float | None) for run in runs)
+    return False

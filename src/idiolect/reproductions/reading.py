@@ -15,6 +15,7 @@ from ..core.errors import InputError
 from ..core.options import did_you_mean
 from ..core.registry import describe
 from ..runs.settings import configure, read_config
+from ..tuning.space import parse_dimension
 from . import model_measures  # noqa: F401 (they register themselves)
 from .claims import OTHERS, RELATIONS, Case, Claim, Operand, Rule, Space
 from .measures import MEASURES
@@ -69,7 +70,7 @@ def read_file(path: Path) -> list[Claim]:
     except InputError as error:
         error.add_note(f"in {path}")
         raise
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path} cannot be read as a claim: {type(error).__name__} {error}") from error
 
 
@@ -179,6 +180,8 @@ def _make_space(values: Mapping[str, Any] | None, methods: Sequence[str]) -> Spa
         raise InputError(f"the tuning names {', '.join(unknown)}, which is none of the methods")
     if bool(named) == bool(values.get("of")):
         raise InputError("a tuning lists `values` to try, or says `of` which claim it is; give one of them")
+    for text in (text for texts in named.values() for text in texts):
+        parse_dimension(text)
     for method in methods if named else ():
         texts = named.get(method, named.get(OTHERS, ()))
         if not any(text.startswith("lr=") for text in texts):

@@ -7,20 +7,24 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from ..comparison.elsewhere import Follower
 from ..contract import Method, Wrapper
 from ..contract import methods as registry
 from ..core.errors import InputError, TrainingError
 from ..core.names import slug
 from ..core.options import options_of
 from ..core.registry import describe
+from ..engines.cluster.task_actor import Send
+from ..engines.cluster.tasks import OnRay, Task
 from ..runs.progress import Reporter
 from ..runs.settings import configure, read_config
+from ..runs.trial import describe_trial
 from ..tuning.api import CHOSEN, tune
 from ..tuning.records import TRIALS, Candidate, TrialRecord, read_trials
 from ..tuning.search import count_stepwise
@@ -56,7 +60,15 @@ class TuningTask:
 
     def carry_out(self, reporter: Reporter | None = None) -> None:
         """Make the trials that are missing."""
-        tune([self.method], stepwise=True, space=list(self.space), out=self.folder, reporter=reporter, **self.settings)
+        tune(
+            [self.method],
+            stepwise=True,
+            space=list(self.space),
+            out=self.folder,
+            on="here",
+            reporter=reporter,
+            **self.settings,
+        )
 
     def read_chosen(self) -> tuple[str, float]:
         """The expression and the learning rate that were chosen."""
@@ -139,10 +151,15 @@ def list_tasks(
 # -- carrying out -----------------------------------------------------------------------------------------
 
 
-def carry_out_tunings(tasks: Sequence[TuningTask], jobs: int, make_reporter: Callable[[], Reporter]) -> None:
-    """Carry out tunings, with several jobs each in a process of its own."""
+def carry_out_tunings(
+    tasks: Sequence[TuningTask], jobs: int, make_reporter: Callable[[], Reporter], place: OnRay | None = None
+) -> None:
+    """Carry out tunings, with several jobs each in a process of its own, or each as a task of a cluster."""
     waiting = [task for task in {task.folder: task for task in tasks}.values() if not task.is_done()]
-    if jobs > 1 and len(waiting) > 1:
+    if place is not None and waiting:
+        with make_reporter() as reporter:
+            carry_out_elsewhere(waiting, place, reporter)
+    elif jobs > 1 and len(waiting) > 1:
         carry_out_beside(waiting, jobs)
     for task in waiting:
         if not task.is_done():  # also what a process could not do: here its error is seen
@@ -164,6 +181,22 @@ def carry_out_beside(tasks: Sequence[TuningTask], jobs: int) -> None:
     finally:
         for process in running:
             process.terminate()
+
+
+def carry_out_elsewhere(tasks: Sequence[TuningTask], place: OnRay, reporter: Reporter) -> None:
+    """Carry out tasks on a cluster; their folders lie here."""
+    counts = {f"tuning of {task.folder.name}": (task.count(), len(task.read_trials())) for task in tasks}
+    reporter.begin(len(tasks), sum(count - done for count, done in counts.values()))
+    asked = [Task(label, tune_on_node, task, task.folder) for label, task in zip(counts, tasks, strict=True)]
+    for task, event in Follower(asked, place, reporter, counts).ends():
+        if event.kind == "failed":
+            raise event.value
+        reporter.end(task.label, describe_trial("trials", counts[task.label][0], 0.0))
+
+
+def tune_on_node(task: TuningTask, folder: Path, send: Send) -> None:
+    """Carry out one task on a node."""
+    replace(task, folder=folder).carry_out()
 
 
 def work(task: TuningTask) -> None:

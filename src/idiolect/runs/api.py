@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -14,7 +15,7 @@ from ..core.errors import OptionError
 from ..core.trust import named_by, remember_code
 from ..data import Federation
 from ..engines import Loop, Plan, engines, resolve
-from ..engines.choice import Choice
+from ..engines.choice import Choice, have_same_bits
 from ..task.metrics import Given
 from ..task.schedules import Schedule
 from .arguments import Change, Known, Network, Settings
@@ -31,6 +32,8 @@ from .round_loop import Progress, RoundLoop
 from .settings import OWN, Config, mark_objects
 from .setup import DEALING, arrange_clients, check_objects, make_plan, separate
 from .store import Store
+
+log = logging.getLogger("idiolect")
 
 Watch = Callable[[Progress], None]
 UNCHANGED = "undo the change or give the same again, or start another run in another folder"
@@ -110,19 +113,26 @@ def carry_out(
     watch: Watch,
     reporter: Reporter | None = None,
     on_interrupt: str = "raise",
+    engine: str | None = None,
 ) -> Result:
     """Start or continue a run in a folder (or in memory) and return its result."""
     if on_interrupt not in ON_INTERRUPT:
         raise OptionError(f"on_interrupt={on_interrupt!r} is not allowed; choose {' or '.join(ON_INTERRUPT)}")
     with lock_folder(folder), catch_interrupt() as request:
-        result = _carry_out(plan, config, folder, watch, reporter or Reporter(), request)
+        result = _carry_out(plan, config, folder, watch, reporter or Reporter(), request, engine)
     if on_interrupt == "raise":
         request.pass_on()
     return result
 
 
 def _carry_out(
-    plan: Plan, config: Config, folder: Path | None, watch: Watch, reporter: Reporter, request: Interrupt
+    plan: Plan,
+    config: Config,
+    folder: Path | None,
+    watch: Watch,
+    reporter: Reporter,
+    request: Interrupt,
+    other: str | None = None,
 ) -> Result:
     if folder is not None:
         create_folder(folder, config)
@@ -133,7 +143,7 @@ def _carry_out(
     reporter.start(
         label, plan.rounds, -plan.method.needs.setup_rounds if known.next_round is None else known.next_round
     )
-    engine = begin(plan, config, folder, store).make(plan)
+    engine = begin(plan, config, folder, store, other).make(plan)
     loop = RoundLoop(plan, engine, store, config.eval_every, config.select)
     warn_of_data(plan.data, config.select)
 
@@ -155,11 +165,17 @@ def _carry_out(
     return result
 
 
-def begin(plan: Plan, config: Config, folder: Path | None, store: Store) -> Choice:
+def begin(plan: Plan, config: Config, folder: Path | None, store: Store, other: str | None = None) -> Choice:
     """The choice of a run's engine. When a run starts, engine and identity are recorded; when it is continued, the
-    identity must be the same."""
+    identity must be the same, and the engine may be an `other` one."""
     identity, known = identify(plan, config), store.facts
     require_identity(store, identity, folder, UNCHANGED)
+    if known.engine is not None and other is not None:
+        chosen, _ = resolve(other, plan)
+        if not have_same_bits(known.engine, chosen):
+            log.warning("the run goes on with %s instead of %s, which differ by rounding", chosen, known.engine)
+        store.record({"engine": chosen})
+        return engines.build(chosen)
     if known.engine is not None:
         with named_by(folder or Path()):
             return engines.build(known.engine)
@@ -190,6 +206,7 @@ def resume(
     folder: str | Path,
     *,
     rounds: int | None = None,
+    engine: str | None = None,
     watch: Watch = lambda _: None,
     reporter: Reporter | None = None,
     on_interrupt: str = "raise",
@@ -203,6 +220,8 @@ def resume(
         rounds: train it further, to so many rounds in all; the result is bit-identical to that of a run which was asked
             for as many at once. Refused where the first rounds would have been others: of a schedule or a method in
             which they depend on the number of rounds.
+        engine: another engine to go on with, such as `workers` where a cluster is gone: `workers` and `ray` give the
+            same bits, and so do `vector` and `ray(vector=true)`.
         watch: called after every round.
         reporter: receives how the run goes on.
         on_interrupt: as for `run`.
@@ -213,7 +232,7 @@ def resume(
         plan, config = open_run(folder, **build_method(objects))
         if rounds is not None:
             plan, config = extend(plan, config, Path(folder), rounds)
-        return carry_out(plan, config, Path(folder), watch, shown, on_interrupt)
+        return carry_out(plan, config, Path(folder), watch, shown, on_interrupt, engine)
 
 
 def load(folder: str | Path, *, trust: bool = False, **objects: Unpack[Known]) -> Result:

@@ -40,6 +40,7 @@ class Conditions(TypedDict, total=False):
     norm_stats: str | None
     norm_affine: str
     eval_every: int
+    eval_clients: int | None
     select: str
     after_local: bool
     eval_global: bool

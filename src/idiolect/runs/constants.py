@@ -19,11 +19,11 @@ TITLES = {"own": "a constant per client", "shared": "one constant for all"}
 
 
 def score_constants(plan: Plan, metric: str) -> dict[str, Any]:
-    """The spread over clients of the test score of constants: what each client that trains has most, or on average, in
-    its training data (`own`), and what all of them have (`shared`). Nothing where targets are classes of positions or
+    """The spread over evaluated clients of the test score of constants: what each has most, or on average, in its
+    training data (`own`), and what all of them have (`shared`). Nothing where targets are classes of positions or
     pixels, where there are no test data, or where a metric of the user's cannot score a constant."""
     data, task = plan.data, plan.tasks[0]
-    tested = [index for index in data.seen if len(data.clients[index].test)]
+    tested = [index for index in plan.evaluated if len(data.clients[index].test)]
     if not tested or (data.classes is not None and data.target_shape):
         return {}
     rule = task.metrics[metric]

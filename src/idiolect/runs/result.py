@@ -150,6 +150,7 @@ class Result:
             "point": self.point,
             "selection": facts.selection or SELECTIONS[self.config.select],
             "headline": mean,
+            **({} if plan.eval_clients is None else {"evaluated_clients": len(plan.evaluated)}),
             self.metric: scores("seen", self.point),
             **({} if self.point == "personal" else {"before_adaptation": scores("seen", "personal")}),
             **({"after_local": local} if local else {}),

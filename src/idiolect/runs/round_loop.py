@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..contract import Download, Uploads, slot_of
+from ..contract import Download, ServerContext, slot_of
 from ..core import codec
 from ..core.errors import TrainingError
 from ..core.names import visible
@@ -21,22 +21,14 @@ from ..core.tree import Slots
 from ..engines import Engine, Plan
 from ..engines.client_evaluation import adapt_phases
 from ..engines.client_round import Outcome
+from ..engines.loop import AddsUp
 from ..engines.machine import peak_memory_mb, threads
-from ..engines.slots import first_server, sent_names
+from ..engines.slots import aggregate, first_server
+from ..engines.uploads import NOT_FINITE, OUTSIZED, UNREADABLE, Refusal, inspect
 from .facts import RunFacts
 from .global_model import explain_no_global_model, find_global_model
 from .practice import diverges, explain_divergence
-from .screening import (
-    NOT_FINITE,
-    OUTSIZED,
-    UNREADABLE,
-    Norms,
-    Refusal,
-    aggregate_finite,
-    find_outsized,
-    find_refusal,
-    measure_norms,
-)
+from .screening import aggregate_finite, copy_lent, find_outsized
 from .selection import Selection, headline_mean
 from .store import Row, Store
 from .summary import ClientScores, average, group_scores
@@ -102,25 +94,24 @@ class RoundLoop:
         download = plan.method.download(ctx, server, ids)
         outcomes, refused = self.train(round, ids, download, server)
         accepted = {i: outcome for i, outcome in outcomes.items() if i not in refused}
-        idle = [visible(plan.data.clients[i].name) for i, outcome in accepted.items() if outcome.upload is None]
+        idle = [visible(plan.data.clients[i].name) for i, outcome in accepted.items() if outcome.is_idle]
         if idle and before.idle == 0:
             log.warning(
                 "no batch to train on, so nothing is sent and its state stays as it is: client %s", ", ".join(idle)
             )
-        uploads = {
-            i: outcome.upload for i, outcome in accepted.items() if outcome.upload is not None and outcome.upload.slots
-        }
-        after, spoiling = aggregate_finite(ctx, server, uploads)
+        reports = {i: outcome.report for i, outcome in accepted.items() if outcome.report and outcome.report.norms}
+        norms = {i: report.norms for i, report in reports.items()}
+        after, spoiling = aggregate_finite(server, norms, lambda left: self.aggregate(ctx, server, left, outcomes))
         for index, wrong in spoiling.items():
             self.leave_out(round, index, wrong)
             refused[index] = wrong
-            del accepted[index], uploads[index]
-        if refused and not uploads and before.bytes_up == 0:
+            del accepted[index], reports[index]
+        if refused and not reports and before.bytes_up == 0:
             raise TrainingError(self.explain_failure(round, refused))
-        states = {i: outcome.state for i, outcome in accepted.items() if outcome.upload is not None}
+        states = {i: outcome.state for i, outcome in accepted.items() if not outcome.is_idle}
         rows = self.training_rows(round, accepted, ctx, after)
         facts = replace(
-            self.traffic(before, download, ids, uploads),
+            self.traffic(before, download, ids, sum(report.bytes for report in reports.values())),
             next_round=round + 1,
             steps=before.steps + sum(outcome.steps for outcome in outcomes.values()),
             gradients=before.gradients + sum(outcome.effort.gradients for outcome in outcomes.values()),
@@ -163,24 +154,35 @@ class RoundLoop:
         """What clients made of their part of the round, and why some of it is refused: uploads that are not finite,
         misshapen, not declared or out of all proportion; such a client's state stays as it was. Uploads are looked at
         as they arrive."""
-        outcomes, refused, norms = dict[int, Outcome](), dict[int, Refusal](), dict[int, Norms]()
+        outcomes, refused = dict[int, Outcome](), dict[int, Refusal]()
         for index, outcome in self.engine.train(round, self.store.clients(ids), download):
-            outcomes[index] = outcome
             known = server.get(slot_of("params", self.plan.server_network(index)), {})
-            wrong = Refusal(UNREADABLE, outcome.refused) if outcome.refused else None
             if outcome.upload:
-                norms[index] = measure_norms(outcome.upload)
-                wrong = find_refusal(outcome.upload, norms[index], sent_names(self.plan.method), known)
+                outcome = replace(outcome, report=inspect(self.plan, outcome.upload, known))
+            outcomes[index] = outcome
+            wrong = Refusal(UNREADABLE, outcome.refused) if outcome.refused else None
+            if outcome.report:
+                wrong = outcome.report.refusal
             if wrong:
                 refused[index] = wrong
             else:
                 refused.pop(index, None)
-        usable = {index: norm for index, norm in sorted(norms.items()) if index not in refused}
+        usable = {i: outcomes[i].report.norms for i in sorted(outcomes) if outcomes[i].report and i not in refused}
         refused |= find_outsized(usable, server)
         for index, wrong in sorted(refused.items()):
             if not outcomes[index].refused:
                 self.leave_out(round, index, wrong)
         return dict(sorted(outcomes.items())), dict(sorted(refused.items()))
+
+    def aggregate(
+        self, ctx: ServerContext, server: Slots, ids: Sequence[int], outcomes: Mapping[int, Outcome]
+    ) -> Slots:
+        """The server's slots after a round in which these clients' uploads count; those that the engine keeps, it adds
+        up itself."""
+        uploads = {i: upload for i in ids if (upload := outcomes[i].upload) is not None}
+        if not uploads and isinstance(self.engine, AddsUp):
+            return self.plan.method.aggregate(ctx, server, self.engine.add_up(server, ids), {})
+        return copy_lent(aggregate(ctx, server, uploads), uploads)
 
     def explain_failure(self, round: int, refused: Mapping[int, Refusal]) -> str:
         """Why a run cannot go on whose server has had no upload that it could use."""
@@ -229,19 +231,18 @@ class RoundLoop:
         records = self.plan.method.server_records(ctx, server)
         return rows + [(round, -1, "server", "state", "", name, float(v), 0) for name, v in records.items()]
 
-    def traffic(self, facts: RunFacts, download: Download, ids: list[int], uploads: Uploads) -> RunFacts:
+    def traffic(self, facts: RunFacts, download: Download, ids: list[int], up: int) -> RunFacts:
         """The facts with the bytes of a round added, up and down."""
         shared = codec.size(download.shared)
         down = sum(shared + codec.size(download.each.get(i, {})) for i in ids)
-        up = sum(codec.size(upload.slots, upload.masks) for upload in uploads.values())
         return replace(facts, bytes_down=facts.bytes_down + down, bytes_up=facts.bytes_up + up)
 
     def evaluate(self, round: int, server: Slots, fresh: Mapping[int, Slots]) -> tuple[list[Row], int]:
-        """Scores of all clients, participants or not, and the bytes of the downloads they need."""
+        """Scores of all clients, participants or not, or of a sample of them, and the bytes of the downloads they
+        need."""
         plan, ctx, rows, sent = self.plan, self.plan.server(round), [], 0
-        seen = plan.data.seen
+        seen, unseen = plan.evaluated, plan.evaluated_unseen
         download = plan.method.download(ctx, server, seen)
-        unseen = tuple(sorted(plan.data.unseen))
         others = plan.method.download(ctx, server, unseen) if unseen else Download({})
         for cohort, ids, message in (("seen", seen, download), ("unseen", unseen, others)):
             shared = codec.size(message.shared)

@@ -3,16 +3,11 @@ all of them must be finite too."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
-import torch
-from torch import Tensor
-
-from ..contract import ServerContext, Upload, Uploads
+from ..contract import Uploads
 from ..core.tree import Slots, Tree
-from ..engines.slots import aggregate
+from ..engines.uploads import OUTSIZED, SPOILING, Norms, Refusal, is_finite, norm
 
 LARGEST_RATIO = 1e6
 """A slot of an upload may be so many times as long as that of the median upload, or as the server's."""
@@ -20,37 +15,6 @@ LARGEST_MODEL_RATIO = 1e2
 """The same for a model among at least `MAJORITY` models: one that is much longer moves the mean so far that the honest
 clients' training fails from there. Other slots may hold counts, which differ as much as clients do."""
 MAJORITY = 3
-Norms = Mapping[str, float]
-"""The length of each slot of an upload."""
-
-UNREADABLE, NOT_DECLARED, MISSHAPEN = "not readable", "not declared by the method", "of another shape"
-NOT_FINITE, OUTSIZED, SPOILING = "not finite", "out of all proportion", "too large to be averaged"
-
-
-class Refusal(NamedTuple):
-    """What is wrong with an upload: the kind, which is counted, and the reason, which is logged."""
-
-    kind: str
-    reason: str
-
-
-def find_refusal(upload: Upload, norms: Norms, declared: tuple[str, ...], known: Tree) -> Refusal | None:
-    """Why an upload with these `norms` cannot be used; None if it can. `known` is the server's model. What has a finite
-    norm is finite."""
-    if extra := upload.slots.keys() - set(declared):
-        return Refusal(NOT_DECLARED, f"it sent {', '.join(sorted(extra))}, which the method does not declare")
-    for slot, leaves in upload.slots.items():
-        for name, leaf in leaves.items():
-            if slot == "params" and name in known and leaf.shape != known[name].shape:
-                return Refusal(MISSHAPEN, f"{slot} {name} of shape {tuple(leaf.shape)} does not fit the server's model")
-            if not math.isfinite(norms[slot]) and leaf.is_floating_point() and not is_finite(leaf):
-                return Refusal(NOT_FINITE, f"{slot} {name} is not finite")
-    return None
-
-
-def measure_norms(upload: Upload) -> dict[str, float]:
-    """The length of each slot of an upload."""
-    return {slot: norm(leaves) for slot, leaves in upload.slots.items()}
 
 
 def find_outsized(norms: Mapping[int, Norms], server: Slots) -> dict[int, Refusal]:
@@ -70,17 +34,19 @@ def find_outsized(norms: Mapping[int, Norms], server: Slots) -> dict[int, Refusa
     return outsized
 
 
-def aggregate_finite(ctx: ServerContext, server: Slots, uploads: Uploads) -> tuple[Slots, dict[int, Refusal]]:
-    """The server's slots after a round, and the uploads that had to be left out, the longest first, because what was
-    made of them was not finite."""
-    left, spoiling = dict(uploads), dict[int, Refusal]()
+def aggregate_finite(
+    server: Slots, norms: Mapping[int, Norms], aggregate: Callable[[Sequence[int]], Slots]
+) -> tuple[Slots, dict[int, Refusal]]:
+    """The server's slots after a round, which `aggregate` makes of the uploads of some clients, and the uploads that
+    had to be left out, the longest first, because what was made of them was not finite."""
+    left, spoiling = list(norms), dict[int, Refusal]()
     while left:
-        after = copy_lent(aggregate(ctx, server, left), left)
+        after = aggregate(left)
         if (spoilt := find_spoilt(server, after)) is None:
             return after, spoiling
-        longest = max(left, key=lambda index: max(measure_norms(left[index]).values()))
+        longest = max(left, key=lambda index: max(norms[index].values()))
         spoiling[longest] = Refusal(SPOILING, f"with it, the server's {spoilt} would not be finite")
-        del left[longest]
+        left.remove(longest)
     return server, spoiling
 
 
@@ -94,17 +60,6 @@ def find_spoilt(server: Slots, after: Slots) -> str | None:
             if name not in before or is_finite(before[name]):
                 return f"{slot} {name}"
     return None
-
-
-def norm(leaves: Tree) -> float:
-    """The length of all floating-point numbers of a slot together; infinite where it is beyond float32."""
-    numbers = [leaf.float() if leaf.itemsize < 4 else leaf for leaf in leaves.values() if leaf.is_floating_point()]
-    return math.hypot(*(float(torch.linalg.vector_norm(leaf)) for leaf in numbers)) if numbers else 0.0
-
-
-def is_finite(leaf: Tensor) -> bool:
-    """Whether all numbers are finite. A finite sum proves it in one pass; one that is not may be just too large."""
-    return math.isfinite(float(leaf.sum())) or bool(torch.isfinite(leaf).all())
 
 
 def copy_lent(server: Slots, uploads: Uploads) -> Slots:

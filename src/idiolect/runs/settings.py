@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,7 @@ SELECTIONS = {
 """The values of `select`, and how summaries and tables name them."""
 UNHASHED = ("save_models", "cache_mb", "sample_cache_mb", "sample_cache")
 """Settings that do not change the results."""
-LATER = (("transform", None),)
+LATER = (("transform", None), ("eval_clients", None))
 """Settings that came later, with the value that means what there was before: then the hash is the same."""
 
 
@@ -81,13 +80,13 @@ class Config(Options):
     participation: float = option(1.0, above=0.0, max=1.0, help="share of clients sampled each round")
     local_epochs: int = option(1, min=1, help="passes over a client's training data per round")
     batch_size: int = option(32, min=1, help="samples per local step")
-    lr: float = option(0.05, above=0.0, below=math.inf, help="learning rate")
+    lr: float = option(0.05, above=0.0, help="learning rate")
     schedule: str = option(
         "constant", help="learning rate over rounds: constant, cosine, exponential(gamma=..), step(at=[..])"
     )
     optimizer: str = option("sgd", help="sgd or adam, with options, as in sgd(momentum=0.9)")
     momentum: float | None = option(None, min=0.0, below=1.0, help="momentum of sgd")
-    weight_decay: float | None = option(None, min=0.0, below=math.inf, help="L2 penalty")
+    weight_decay: float | None = option(None, min=0.0, help="L2 penalty")
     clip: float | None = option(None, above=0.0, help="largest gradient norm")
     optimizer_state: str = option(
         "reset", choices=("reset", "keep"), help="momentum and moments of a client: new in every round, or kept"
@@ -100,6 +99,9 @@ class Config(Options):
     )
     norm_affine: str = option("shared", choices=("shared", "local"), help="scale and shift of normalisation layers")
     eval_every: int = option(1, min=1, help="rounds between evaluations; the last round is always evaluated")
+    eval_clients: int | None = option(
+        None, min=1, help="clients that are evaluated, drawn once by the seed; none is all of them"
+    )
     select: str = option(
         "weighted",
         choices=tuple(SELECTIONS),
@@ -110,7 +112,7 @@ class Config(Options):
     seed: int = option(
         0, min=0, max=LARGEST_SEED, help="determines partition, initial weights, sampling and batch order"
     )
-    engine: str = option("auto", help="how clients' work is carried out: auto, loop, workers or vector")
+    engine: str = option("auto", help="how clients' work is carried out: auto, loop, workers, vector or ray")
     precision: str = option(
         "fp32", choices=("fp32", "bf16"), help="number format of the networks; parameters and sums stay fp32"
     )
@@ -218,10 +220,17 @@ def read_config(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"the configuration {path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"the configuration {path} is not YAML: {error}") from error
+        raise InputError(f"the configuration {path} is not YAML: {describe_problem(error)}") from error
     if not isinstance(values, dict):
         raise InputError(f"the configuration {path} must be a list of 'name: value' lines, such as 'rounds: 50'")
     return values
+
+
+def describe_problem(error: Exception) -> str:
+    """What is wrong with a text that is not YAML, and where, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
+        return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
+    return str(error).partition("\n")[0]
 
 
 def write_config(config: Config, path: Path) -> None:

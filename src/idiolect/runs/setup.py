@@ -165,6 +165,7 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
         networks=resolve_networks(objects.get("model_of") or (), data, len(tasks)),
         after_local=config.after_local,
         eval_global=config.eval_global,
+        eval_clients=config.eval_clients,
         built_by=tuple(name_model(model, data) for model in choose_models(config, objects, data)),
     )
 

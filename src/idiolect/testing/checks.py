@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -37,7 +36,6 @@ from .tiny import ROUNDS, Played, collect, personal_models, play, require_equal,
 RELATIVE = 1e-4
 NEARLY = 1e-6
 """How far apart, per round, what an identity calls `nearly` another method may be."""
-ENGINES = ("workers(count=2)", "vector(chunk=3, count=1)")
 USUAL: dict[str, Any] = {"participation": 0.6, "unseen": 1}
 """The plan of most checks: in three rounds every client takes part at least once, none always, and one never does."""
 
@@ -100,22 +98,40 @@ def check_through_bytes(method: Method) -> None:
     require_equal(play_once(method, **USUAL), encoded, "through bytes")
 
 
-def check_engines(method: Method) -> None:
-    """Every engine agrees with the loop, in the first round and in the second from the same state."""
+def check_workers(method: Method) -> None:
+    """Clients in worker processes end as in the loop: in the first round, in the second from the same state, and, where
+    most are absent, in all scores."""
+    _require_as_in_the_loop(method, "workers(count=2)")
+
+
+def check_stacking(method: Method) -> None:
+    """Clients that are stacked end as in the loop, in the same cases; or that they cannot be stacked is declared."""
+    unstacked = _require_as_in_the_loop(method, "vector(chunk=3, count=1)")
+    problem = "" if method.refuses.stacking else unstacked
+    require(not problem, f"its clients cannot be stacked, but refuses.stacking does not say so: {problem}")
+
+
+def _require_as_in_the_loop(method: Method, text: str) -> str:
+    """Require an engine to agree with the loop; why it did not stack clients, if that was asked of it."""
     load_kernels()
-    plan = make_plan(method, rounds=2)
-    with tempfile.TemporaryDirectory() as folder:
-        begun = Path(folder) / "begun.sqlite"
-        first = _play_until(1, plan, Loop(plan), Store(begun))
-        second = _play_until(2, plan, Loop(plan), _copy(begun, "loop"))
-        for number, text in enumerate(ENGINES):
-            with closing(engines.build(text).make(plan)) as engine:
-                again = _play_until(2, plan, engine, _copy(begun, str(number)))
-                alone = _play_until(1, plan, engine, Store(None))
-            problem = "" if method.refuses.stacking else getattr(engine, "unstacked", "")
-            require(not problem, f"its clients cannot be stacked, but refuses.stacking does not say so: {problem}")
-            require_equal(first, alone, f"engine {text}", RELATIVE)
-            require_equal(second, again, f"engine {text}, round 2", RELATIVE)
+    plan, first, second = _two_rounds_once(method)
+    begun = Store(None)
+    _play_until(1, plan, Loop(plan), begun)
+    with closing(engines.build(text).make(plan)) as engine:
+        again = _play_until(2, plan, engine, begun)
+        alone = _play_until(1, plan, engine, Store(None))
+    require_equal(first, alone, f"engine {text}", RELATIVE)
+    require_equal(second, again, f"engine {text}, round 2", RELATIVE)
+    absent = play(_plan_of_absent_clients(method), engines.build(text).make)
+    require_equal_leaves(_losses(_play_absent_once(method)), _losses(absent), f"engine {text}", RELATIVE)
+    return getattr(engine, "unstacked", "")
+
+
+@lru_cache(maxsize=2)
+def _two_rounds_once(method: Method) -> tuple[Plan, Played, Played]:
+    """A run on the loop: where it was after the first round and after the second."""
+    plan, store = make_plan(method, rounds=2), Store(None)
+    return plan, _play_until(1, plan, Loop(plan), store), _play_until(2, plan, Loop(plan), store)
 
 
 def _play_until(rounds: int, plan: Plan, engine: Engine, store: Store) -> Played:
@@ -132,14 +148,6 @@ def check_network(method: Method) -> None:
     require_equal(local, replace(deployed, clients=remote.states(plan.data.seen)), "through a deployment")
     require(local.rows == deployed.rows, "the metrics through a deployment differ")
     require(local.cost == deployed.cost, f"the run cost {local.cost} and, deployed, {deployed.cost}")
-
-
-def _copy(path: Path, name: str) -> Store:
-    """Another store with the same state."""
-    target = path.with_name(f"{name}.sqlite")
-    with sqlite3.connect(path) as old, sqlite3.connect(target) as new:
-        old.backup(new)
-    return Store(target)
 
 
 def check_messages(method: Method) -> None:
@@ -212,16 +220,21 @@ def _shape(slots: Slots) -> frozenset[Any]:
 
 
 def check_absent_clients(method: Method) -> None:
-    """Clients that are rarely or never sampled have finite scores all the same, on every engine the same ones: as they
-    are, after adaptation, after local training and with the shared model, those that never train as well."""
-    load_kernels()
-    plan = make_plan(method, clients=10, unseen=2, participation=0.2, rounds=2, after_local=True, eval_global=True)
-    played = play(plan)
+    """Clients that are rarely or never sampled have finite scores all the same: as they are, after adaptation, after
+    local training and with the shared model, those that never train as well."""
+    plan, played = _plan_of_absent_clients(method), _play_absent_once(method)
     _require_scores(played, plan.data.seen, "seen")
     _require_scores(played, plan.data.unseen, "unseen")
-    for text in ENGINES:
-        other = play(plan, engines.build(text).make)
-        require_equal_leaves(_losses(played), _losses(other), f"engine {text}", RELATIVE)
+
+
+def _plan_of_absent_clients(method: Method) -> Plan:
+    """Enough clients that a whole stack of them never takes part."""
+    return make_plan(method, clients=10, unseen=2, participation=0.2, rounds=2, after_local=True, eval_global=True)
+
+
+@lru_cache(maxsize=2)
+def _play_absent_once(method: Method) -> Played:
+    return play(_plan_of_absent_clients(method))
 
 
 def _losses(played: Played) -> dict[str, Tensor]:
@@ -283,7 +296,7 @@ def check_networks(method: Method) -> None:
 def check_batchnorm(method: Method) -> None:
     """A model with batch normalisation trains under each policy for its statistics, and batches of one are dropped."""
     for policy in ("average", "local", "recompute"):
-        played = _play_scored_once(make_plan(method, norm=True, norm_stats=policy))
+        played = _play_scored_once(make_plan(method, norm=True, norm_stats=policy, rounds=2))
         _require_scores(played, range(4), "seen")
         for name, leaf in played.leaves():
             require(
@@ -303,7 +316,7 @@ def check_after_local(method: Method) -> None:
 def check_momentum(method: Method) -> None:
     """It runs under an optimiser with state, which clients may keep from round to round."""
     for state in ("reset", "keep"):
-        plan = make_plan(method, optimizer=SGD(momentum=0.9, clip=1.0), optimizer_state=state)
+        plan = make_plan(method, optimizer=SGD(momentum=0.9, clip=1.0), optimizer_state=state, rounds=2)
         _require_scores(_play_scored_once(plan), range(5), "seen")
 
 

@@ -32,7 +32,8 @@ CHECKS: dict[str, Callable[[Method], None]] = {
         checks.check_batchnorm,
         checks.check_network,
         checks.check_absent_clients,
-        checks.check_engines,
+        checks.check_stacking,
+        checks.check_workers,
     )
 }
 """All checks by name, to parametrise a test over; the quick ones, whose errors are the clearest, come first."""

@@ -13,12 +13,15 @@ from typing import Any, Unpack
 import yaml
 
 from ..comparison.conditions import choose_engine, keep_known_engine
+from ..comparison.elsewhere import Follower
 from ..comparison.entrants import resolve_methods
 from ..contract import Method
 from ..core.errors import IdiolectError, InputError
 from ..core.files import write_text
 from ..core.registry import describe
 from ..core.tables import write_html
+from ..engines.cluster.task_actor import Send
+from ..engines.cluster.tasks import OnRay, Task, find_place
 from ..methods.fedavg import FedAvg
 from ..runs.arguments import Arguments
 from ..runs.identity import identify
@@ -100,6 +103,7 @@ def tune(
     space: Sequence[str] = (),
     stepwise: bool = False,
     out: str | Path | None = None,
+    on: str | None = None,
     reporter: Reporter | None = None,
     **settings: Unpack[Arguments],
 ) -> Tuning:
@@ -116,6 +120,8 @@ def tune(
         stepwise: tune what `space` lists one after another instead, in this order: every value of the first, then with
             the best of it every value of the second, and so on. `trials` does not count then.
         out: a folder; called again with it, the tuning goes on, and trials and methods may be added.
+        on: `ray`, or as in `ray(cpus=2)`, makes the trials of different methods at the same time, on any nodes of a
+            cluster; by default if RAY_ADDRESS names one.
         reporter: receives how the trials go on.
         settings: any other argument of `run`: settings such as rounds or partition, or own objects.
 
@@ -130,6 +136,7 @@ def tune(
     if "method" in settings:
         raise InputError("a tuning has several methods; give methods=... instead of method=...")
     config, objects = separate({"data": data, **settings})
+    place = find_place(on)
     folder = None if out is None else Path(out)
     config = keep_known_engine(config, folder and folder / SPEC)
     chosen = {describe(method): method for method in resolve_methods(methods)}
@@ -144,13 +151,13 @@ def tune(
     objects = {**objects, "data": without_test(plan.data)}
     for candidate in candidates:
         check_needs(make_plan(replace(config, method=candidate.name), {**objects, "method": candidate.method}))
-    config = replace(config, engine=choose_engine(config.engine, plan))
+    config = replace(config, engine=choose_engine(config.engine, plan, place=place))
     metric, judge = next(iter(plan.tasks[0].metrics.items()))
     shared = SharedSetup(config, objects, metric, judge.higher_is_better, trials, stepwise)
     with lock_folder(folder):
         records = [] if folder is None else open_folder(folder, config, candidates, identify(plan, config))
         with reporting(reporter) as shown:
-            carry_out(candidates, shared, records, folder, shown)
+            carry_out(candidates, shared, records, folder, shown, place)
     counted = tuple(record for record in records if record.method in chosen and record.number < trials)
     tuned = tuple(choose([record for record in counted if record.method == name], shared.higher) for name in chosen)
     result = Tuning(tuned, counted, metric, "higher" if shared.higher else "lower", config, folder)
@@ -187,6 +194,7 @@ def carry_out(
     records: list[TrialRecord],
     folder: Path | None,
     reporter: Reporter,
+    place: OnRay | None = None,
 ) -> None:
     """Make the trials that are missing, in turns, and add each to the records when it is done."""
     done = {(record.method, record.number) for record in records}
@@ -197,6 +205,9 @@ def carry_out(
         if n < shared.count(candidate) and (candidate.name, n) not in done
     ]
     reporter.begin(len(left), len(left) * shared.config.rounds)
+    if place is not None and left:
+        carry_out_elsewhere(left, shared, records, folder, reporter, place)
+        return
     for candidate, number in left:
         before = [record for record in records if record.method == candidate.name]
         values = shared.propose(candidate, before)
@@ -205,28 +216,89 @@ def carry_out(
             write_trials(folder, records)
 
 
+def carry_out_elsewhere(
+    left: Sequence[tuple[Candidate, int]],
+    shared: SharedSetup,
+    records: list[TrialRecord],
+    folder: Path | None,
+    reporter: Reporter,
+    place: OnRay,
+) -> None:
+    """The same on a cluster: methods go on beside each other, and each trial of a method waits for those before it,
+    from which it is proposed."""
+    queues: dict[str, list[tuple[Candidate, int]]] = {}
+    for candidate, number in left:
+        queues.setdefault(candidate.name, []).append((candidate, number))
+
+    def next_task(name: str) -> Task:
+        candidate, number = queues[name].pop(0)
+        values = shared.propose(candidate, [record for record in records if record.method == name])
+        return Task(label_trial(candidate, number), try_on_node, (candidate, number, values, shared))
+
+    rounds = shared.config.rounds
+    first = [next_task(name) for name in queues]
+    follower = Follower(first, place, reporter, {task.label: (rounds, 0) for task in first})
+    places = {name: at for at, name in enumerate(queues)}
+    for task, event in follower.ends():
+        if event.kind == "failed":
+            raise event.value
+        record: TrialRecord = event.value
+        reporter.end(task.label, describe_record(record, shared))
+        records.append(record)
+        records.sort(key=lambda each: (each.number, places.get(each.method, -1)))
+        if folder is not None:
+            write_trials(folder, records)
+        if queues[record.method]:
+            follower.add(next_task(record.method), rounds)
+
+
+def try_on_node(argument: tuple[Any, ...], folder: Path, send: Send) -> TrialRecord:
+    """Carry out a trial on a node."""
+    candidate, number, values, shared = argument
+    return make_trial(candidate, number, values, shared, send)
+
+
+def label_trial(candidate: Candidate, number: int) -> str:
+    """The name of a trial in progress reports."""
+    return f"{candidate.name} trial {number + 1}"
+
+
+def describe_record(record: TrialRecord, shared: SharedSetup) -> dict[str, Any]:
+    """What a reporter is told of a trial that ended."""
+    return describe_trial(shared.metric, _score(record), record.seconds)
+
+
 def run_trial(
     candidate: Candidate, number: int, values: Mapping[str, Any], shared: SharedSetup, reporter: Reporter
 ) -> TrialRecord:
+    """Carry out one trial, and report it."""
+    label = label_trial(candidate, number)
+    reporter.start(label, shared.config.rounds)
+    record = make_trial(candidate, number, values, shared, partial(reporter.step, label))
+    reporter.end(label, describe_record(record, shared))
+    return record
+
+
+def make_trial(
+    candidate: Candidate, number: int, values: Mapping[str, Any], shared: SharedSetup, watch: Send
+) -> TrialRecord:
     """Carry out one trial; one that cannot be run, or whose score is not a number, is recorded with the reason."""
-    label, method = f"{candidate.name} trial {number + 1}", candidate.method
+    method = candidate.method
     score, at, gradients, seconds, error = math.nan, 0, 0, 0.0, ""
     lr = values.get(LEARNING_RATE, shared.config.lr)
-    reporter.start(label, shared.config.rounds)
     try:
         method = set_options(method, values)
         config = replace(shared.config, method=describe(method), lr=lr)
         trial = Trial(
             make_plan(config, {**shared.objects, "method": method}), config.engine, config.eval_every, config.select
         )
-        trial.advance(config.rounds, partial(reporter.step, label))
+        trial.advance(config.rounds, watch)
         (score, at), gradients, seconds = trial.best, trial.gradients, round(trial.seconds, 3)
         trial.store.close()
         error = "" if math.isfinite(score) else "its validation score is not a number"
     except IdiolectError as reason:
         error = str(reason)
-    metric, finite = shared.metric, score if math.isfinite(score) else None
-    reporter.end(label, describe_trial(metric, score, seconds))
+    finite = score if math.isfinite(score) else None
     return TrialRecord(
         candidate.name, number, dict(values), describe(method), lr, finite, at, gradients, seconds, error
     )

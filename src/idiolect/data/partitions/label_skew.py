@@ -40,7 +40,7 @@ class Dirichlet(Partition):
         "fedem": {"alpha": 0.4, "form": "mixture"},
     }
 
-    alpha: float = option(0.1, above=0.0, below=float("inf"), help="concentration; small values give few classes each")
+    alpha: float = option(0.1, above=0.0, help="concentration; small values give few classes each")
     min_size: int = option(10, min=1, help="redraw until every client has this many samples")
     balanced: bool = option(False, help="form=spread: nothing more for clients that hold their even share")
     form: str = option("spread", choices=("spread", "mixture"), help="classes over clients, or labels within a client")

@@ -36,7 +36,7 @@ class Quantity(Partition):
 
     summary: ClassVar[str] = "clients of very different size, labels alike"
 
-    alpha: float = option(0.5, above=0.0, below=float("inf"), help="concentration; small values give unequal sizes")
+    alpha: float = option(0.5, above=0.0, help="concentration; small values give unequal sizes")
     min_size: int = option(10, min=1, help="redraw until every client has this many samples")
 
     def assign(self, labels: Labels, n: int, clients: int, rng: np.random.Generator, groups: Groups) -> list[Indices]:

@@ -10,7 +10,7 @@ import numpy as np
 from ...analysis import win_tie_loss
 from ...core.names import picture_text
 from ...core.tables import label
-from ..charts import MANY_DOTS, is_logarithmic, readable_range
+from ..charts import MANY_DOTS, readable_range, value_axis
 from ..scores import AXES, common_target, mean_curve, paired_scores
 from ..study import Study
 from .picture import (
@@ -53,11 +53,10 @@ def curve_pictures(study: Study, share: float) -> list[Picture]:
                 _curve(axes, study, method, place, what)
             if not math.isnan(target):
                 axes.axhline(study.scale * target, color=QUIET, linewidth=0.8, dashes=(2, 3))
-            low, high = readable_range([mean_curve(study, method, what).mean for method in study.methods])
-            if is_logarithmic(low, high):
-                axes.set_yscale("log")
-            elif high > low:
-                axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+            curves = [mean_curve(study, method, what) for method in study.methods]
+            shown = value_axis([part for curve in curves for part in (curve.mean, curve.low, curve.high)])
+            axes.set_yscale("log" if shown.is_logarithmic else "linear")
+            axes.set_ylim(*shown.edges)
             axes.set_ylabel(picture_text(f"test {label(study.metric)}", LONGEST))
             if what == "rounds":
                 label_rounds(axes)

@@ -1,0 +1,338 @@
+"""The engine `ray` on a simulated cluster of three nodes: the bits of `workers`, faults, overhead and traffic.
+
+python benchmarks/cluster.py methods            all methods over two rounds, alone and in stacks
+python benchmarks/cluster.py faults             nodes, actors and the driver killed; --resume on one machine
+python benchmarks/cluster.py overhead           per client visit, over `workers` on the same cores, interleaved
+python benchmarks/cluster.py traffic            100 clients of an 11 M-parameter model, with and without sums
+python benchmarks/cluster.py compare            8 methods x 3 seeds while a node is killed
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"RAY_memory_monitor_refresh_ms": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+
+import ray
+import torch
+from ray.cluster_utils import Cluster
+
+import idiolect
+from idiolect.contract import methods as registry
+from idiolect.engines import Plan, Workers
+from idiolect.engines.cluster.actor import ClientActor
+from idiolect.engines.cluster.crew import Crew
+from idiolect.engines.cluster.engine import RayEngine
+from idiolect.engines.flat import pack
+from idiolect.runs.progress import Reporter
+from idiolect.runs.round_loop import RoundLoop
+from idiolect.runs.store import Store
+from idiolect.task.task import Task
+from idiolect.testing import play, require_equal, tiny_plan
+
+WRAPPED = (
+    "finetune(ditto)",
+    "fedlag(ditto)",
+    "flayer(fedavg)",
+    "fedlag(flayer)",
+    "lgmix",
+    "pfedgate(split=structured)",
+)
+FAULTS = ("ditto", "fedlag(ditto)", "fedexp", "flayer")
+
+
+@contextmanager
+def cluster(cores: int = 1, store_mb: int = 200) -> Iterator[tuple[Cluster, list[Any]]]:
+    """A head without cores and two nodes."""
+    size = {"object_store_memory": store_mb << 20}
+    machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **size})
+    nodes = [machines.add_node(num_cpus=cores, **size) for _ in range(2)]
+    os.environ["RAY_ADDRESS"] = machines.address
+    ray.init(machines.address, logging_level="ERROR", log_to_driver=False)
+    try:
+        yield machines, nodes
+    finally:
+        ray.shutdown()
+        machines.shutdown()
+
+
+@contextmanager
+def actors() -> Iterator[Crew]:
+    """Actors that several engines use one after another."""
+    crew = Crew(ClientActor)
+    try:
+        yield crew
+    finally:
+        crew.stop()
+
+
+def engine(crew: Crew, plan: Plan, chunk: int = 0, **more: Any) -> RayEngine:
+    """An engine on these actors."""
+    return RayEngine(plan, lambda: crew, chunk, keep_crew=True, **more)
+
+
+def check_methods(options: argparse.Namespace) -> bool:
+    """Every method and some wrapped ones against `workers`, to the bit."""
+    wrong = []
+    with cluster(), actors() as crew:
+        for method in options.methods.split("|") if options.methods else (*registry, *WRAPPED):
+            for chunk in options.chunks:
+                try:
+                    plan = tiny_plan(method, rounds=2, after_local=True)
+                    here = play(plan, partial(Workers, count=1, chunk=chunk))
+                    there = play(plan, lambda plan, chunk=chunk: engine(crew, plan, chunk))
+                    require_equal(here, there, method)
+                    said = "equal" if (here.rows, here.cost) == (there.rows, there.cost) else "other metrics"
+                except Exception as error:
+                    said = f"{type(error).__name__}: {error}"
+                wrong += [method] * (said != "equal")
+                print(f"{method:32} {'stacks' if chunk else 'alone':8} {said}", flush=True)
+    print("all equal" if not wrong else f"differ: {', '.join(wrong)}")
+    return not wrong
+
+
+def check_faults(options: argparse.Namespace) -> bool:
+    """An actor, a node and the driver killed in the middle of rounds."""
+    wrong = 0
+    for method in FAULTS:
+        for fault in ("actor", "node"):
+            plan = tiny_plan(method, rounds=2)
+            with cluster() as (machines, nodes), actors() as crew:
+                made, done = engine(crew, plan), []
+                made.train = disturbed(made, fault, machines, nodes, crew, done)  # type: ignore[method-assign]
+                began = time.perf_counter()
+                there = play(plan, lambda _, made=made: made)
+                try:
+                    require_equal(play(plan, partial(Workers, count=1)), there, method)
+                    said = "equal"
+                except Exception as error:
+                    said, wrong = str(error), wrong + 1
+                print(
+                    f"{method:20} {fault} killed ({len(done)}): {said}, {time.perf_counter() - began:.1f} s", flush=True
+                )
+    return check_driver() and not wrong
+
+
+def disturbed(made: RayEngine, fault: str, machines: Cluster, nodes: list[Any], crew: Crew, done: list[Any]) -> Any:
+    """Training in the middle of which something is killed, once."""
+    train = made.train
+
+    def kill() -> None:
+        if fault == "node":
+            machines.remove_node(nodes[0], allow_graceful=False)
+        else:
+            os.kill(ray.get(crew.members[0].handle.process.remote()), signal.SIGKILL)
+
+    def train_disturbed(round: int, states: Any, download: Any) -> Iterator[Any]:
+        for outcome in train(round, states, download):
+            if not done:
+                done.append(kill())
+            yield outcome
+
+    return train_disturbed
+
+
+def check_driver() -> bool:
+    """The driver killed in the middle of a run, which is then resumed on one machine."""
+    with tempfile.TemporaryDirectory() as place, cluster():
+        whole, broken = Path(place, "whole"), Path(place, "broken")
+        settings = ["run", "ditto", "--clients", "8", "--rounds", "12", "--model", "linear", "--quiet"]
+        call(*settings, "--engine", "workers", "--out", str(whole)).wait()
+        process = call(*settings, "--engine", "ray", "--out", str(broken))
+        deadline = time.time() + 120
+        while time.time() < deadline and rounds_done(broken) < 4:
+            time.sleep(0.05)
+        process.kill()
+        process.wait()
+        at = rounds_done(broken)
+        call("resume", str(broken), "--engine", "workers", "--quiet").wait()
+        a, b = (Store(folder / "state.sqlite", write=False) for folder in (whole, broken))
+        same = (
+            pack([a.server(), *a.clients(range(8)).values()]).buffer.tobytes()
+            == pack([b.server(), *b.clients(range(8)).values()]).buffer.tobytes()
+            and a.rows() == b.rows()
+        )
+        print(
+            f"driver killed after round {at} of 12, resumed with workers: {'equal' if same else 'DIFFERS'}", flush=True
+        )
+        return same and 0 < at < 12
+
+
+def rounds_done(folder: Path) -> int:
+    """How far a run is."""
+    try:
+        store = Store(folder / "state.sqlite", write=False, incomplete=True)
+        return store.facts.rounds_done
+    except Exception:
+        return 0
+
+
+def call(*arguments: str) -> subprocess.Popen[bytes]:
+    """A command."""
+    return subprocess.Popen([sys.executable, "-m", "idiolect", *arguments], stdout=subprocess.DEVNULL)
+
+
+def measure_overhead(options: argparse.Namespace) -> bool:
+    """Seconds of a round of many tiny clients, on two actors and on two workers in turn."""
+    plan = tiny_plan("ditto", clients=options.clients, rounds=1, epochs=1)
+    with cluster(), actors() as crew:
+        contestants = {
+            "workers": Workers(plan, 2),
+            "ray": engine(crew, plan),
+            "ray, no sums": engine(crew, plan, sums=False),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in contestants}
+        for repeat in range(options.repeats + 1):
+            for name, each in contestants.items():
+                seconds[name] += [time_round(plan, each)] * (repeat > 0)  # the first one starts processes
+        contestants["workers"].close()
+    usual = sorted(seconds["workers"])[options.repeats // 2]
+    for name, each in seconds.items():
+        middle = sorted(each)[options.repeats // 2]
+        extra = (middle - usual) / (2 * options.clients) * 1e3
+        print(f"{name:14} {middle:.3f} s per round, {extra:+.2f} ms per visit over workers (training and evaluation)")
+    return True
+
+
+def time_round(plan: Plan, each: Any) -> float:
+    """Seconds of training and evaluation of all clients."""
+    store = Store(None)
+    began = time.perf_counter()
+    RoundLoop(plan, each, store).run()
+    return time.perf_counter() - began
+
+
+def measure_traffic(options: argparse.Namespace) -> bool:
+    """Bytes through the driver and its memory, for clients of a large model; each case in a process of its own."""
+    for sums in (False, True):
+        subprocess.run([sys.executable, __file__, "traffic-once", "--sums", str(int(sums)), *rest(options)], check=True)
+    return True
+
+
+def rest(options: argparse.Namespace) -> list[str]:
+    """The options of a measurement in its own process."""
+    return ["--clients", str(options.clients), "--parameters", str(options.parameters)]
+
+
+def measure_once(options: argparse.Namespace) -> bool:
+    """One round of FedAvg with a wide linear layer, of whose samples each client has one."""
+    side = int((options.parameters / 3) ** 0.5)
+    with cluster(store_mb=3000):
+        model = torch.nn.Sequential(*(torch.nn.Linear(side, side) for _ in range(3)))
+        x, y = torch.randn(2, side), torch.randint(0, side, (2,))
+        plan = tiny_plan("fedavg", rounds=1, epochs=1)
+        clients = [(x.clone(), y) for _ in range(options.clients)]
+        data = idiolect.Federation.from_clients(clients, classes=side)
+        plan = replace(plan, data=data, tasks=(Task(model, (x, y), classes=side),))
+        with actors() as crew:
+            made = engine(crew, plan, sums=bool(int(options.sums)))
+            received, get = Counter[str](), ray.get
+
+            def counted(reference: Any, **more: Any) -> Any:
+                answer = get(reference, **more)
+                received["bytes"] += count_bytes(answer)
+                return answer
+
+            crew.ray = _Counting(ray, counted)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            began = time.perf_counter()
+            RoundLoop(plan, made, Store(None), eval_every=10).run()
+            seconds, peak = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    size = sum(leaf.numel() for leaf in model.parameters()) * 4 / 1e6
+    print(
+        f"{options.clients} clients, model {size:.0f} MB, {'sums' if int(options.sums) else 'uploads'}: driver received"
+        f" {received['bytes'] / 1e6:.0f} MB, its peak memory rose by {(peak - before) / 1e3:.0f} MB, {seconds:.1f} s",
+        flush=True,
+    )
+    return True
+
+
+class _Counting:
+    """Ray, with another `get`."""
+
+    def __init__(self, inner: Any, get: Any) -> None:
+        self.inner, self.get = inner, get
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def count_bytes(answer: Any) -> int:
+    """The bytes of the buffers in an answer."""
+    if hasattr(answer, "nbytes"):
+        return int(answer.nbytes)
+    return sum(map(count_bytes, answer)) if isinstance(answer, tuple | list) else 0
+
+
+def check_compare(options: argparse.Namespace) -> bool:
+    """Eight methods with three seeds; a node is killed when a third of the runs is done."""
+    names = ["local", "fedavg", "fedprox", "ditto", "fedper", "fedrep", "apfl", "scaffold"]
+    with tempfile.TemporaryDirectory() as place, cluster() as (machines, nodes):
+
+        class Watch(Reporter):
+            starts, ends = Counter[str](), list[str]()
+
+            def start(self, label: str, rounds: int, done: int = 0) -> None:
+                self.starts[label] += 1
+                super().start(label, rounds, done)
+
+            def end(self, label: str, summary: Any) -> None:
+                self.ends.append(label)
+                if len(self.ends) == 8:
+                    machines.remove_node(nodes[0], allow_graceful=False)
+                super().end(label, summary)
+
+        watch, settings = Watch(), {"clients": 8, "rounds": 4, "model": "linear", "engine": "loop"}
+        board = idiolect.compare(names, seeds=3, on="ray", out=Path(place, "c"), reporter=watch, **settings)
+        again = {label: count for label, count in watch.starts.items() if count > 1}
+        late = [label for label in again if label in watch.ends[:8]]
+        here = idiolect.compare(names, seeds=3, on="here", **settings)
+        same = all(board[name].selected.mean == here[name].selected.mean for name in names)
+        print(
+            f"{len(watch.ends)} of 24 runs; begun again: {', '.join(again) or 'none'}; of finished ones: {len(late)};"
+        )
+        print(f"scores {'equal' if same else 'DIFFER from'} those of one machine")
+        return len(watch.ends) == 24 and not late and same
+
+
+WORK = {
+    "methods": check_methods,
+    "faults": check_faults,
+    "overhead": measure_overhead,
+    "traffic": measure_traffic,
+    "traffic-once": measure_once,
+    "compare": check_compare,
+}
+
+
+def main() -> None:
+    """Do one of them; end with an error if something differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=WORK)
+    parser.add_argument("--methods", default="", help="expressions between bars; by default all")
+    parser.add_argument("--chunks", type=int, nargs="*", default=[0, 3], help="clients per stack; 0 is none")
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--parameters", type=float, default=11e6)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--sums", default="1")
+    options = parser.parse_args()
+    sys.exit(not WORK[options.what](options))
+
+
+if __name__ == "__main__":
+    main()

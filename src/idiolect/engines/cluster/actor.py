@@ -1,0 +1,122 @@
+"""The worker of a cluster: a process anywhere that trains and evaluates groups of clients with the same code as the
+workers of one machine, one thread each, and adds up what they sent."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ...contract import Upload
+from ...core import tree
+from ...core.allocator import tune_allocator
+from ...core.tree import Slots
+from ...kernels import find_dense
+from ..client_evaluation import evaluate_group
+from ..flat import Packed, pack, unpack
+from ..plan import Plan
+from ..processes import Prepared, prepare, suit_worker, train_clients
+from ..slots import UploadSums
+from ..stacking import ignore_slow_operations, load_transforms
+from ..uploads import inspect
+from .connection import describe_node
+from .messages import Job, Reply, SumsBySlot, Trained, guard, open_job, pack_sums, unpack_sums
+from .shipping import Shipped, unship
+
+
+class ClientActor:
+    """Carries out clients' work; nothing that it does outlives its answer but the uploads of the newest round."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        tune_allocator()
+        ignore_slow_operations()
+        self.node, self.log = describe_node(), Warnings()
+        self.prepared: Prepared
+
+    def start(self, shipped: Shipped, chunk: int) -> Reply:
+        """Get ready for a plan, of whose clients `chunk` are stacked at once, and say where this is."""
+        _, error = guard(lambda: self._start(shipped, chunk), self.node.name)
+        return Reply(self.node, error, self.log.take())
+
+    def _start(self, shipped: Shipped, chunk: int) -> None:
+        plan: Plan = unship(shipped)
+        if chunk and not all(find_dense(task) for task in plan.tasks):
+            load_transforms()
+        self.prepared, self.chunk = prepare(plan, chunk), chunk
+        self.serial, self.message, self.common = -1, -1, Slots()
+        self.uploads: dict[int, Upload] = {}
+        gc.freeze()
+
+    def process(self) -> int:
+        """The number of this process."""
+        return os.getpid()
+
+    def work(self, job: Job, common: Packed) -> Reply:
+        """Do a job."""
+        result, error = guard(lambda: self._work(job, common), self.node.name)
+        return Reply(result, error, self.log.take())
+
+    def _work(self, job: Job, common: Packed) -> Any:
+        plan = self.prepared.plan
+        if job.serial != self.message:
+            self.common, self.message = self._suit((unpack(common)[0]) or {}), job.serial
+        states, download = open_job(job, self.common, self._suit)
+        if job.kind == "evaluate":
+            return evaluate_group(plan, job.round, states, download, job.unseen)
+        if job.serial != self.serial:
+            self.uploads, self.serial = {}, job.serial
+        outcomes, slots = [], list[Slots | None]()
+        for index, outcome in train_clients(plan, self.chunk, job.round, states, download):
+            upload, slim = outcome.upload, replace(outcome, state={}, upload=None)
+            if upload is not None and job.keep:
+                known = plan.tasks[plan.server_network(index)].initial["params"]
+                self.uploads[index] = upload = Upload(
+                    *(part or {} for part in unpack(pack([upload.slots, upload.masks])))
+                )
+                slim, upload = replace(slim, report=inspect(plan, upload, known)), None
+            outcomes.append((index, slim))
+            slots += [outcome.state, *((None, None) if upload is None else (upload.slots, upload.masks))]
+        return Trained(tuple(outcomes), pack(slots))
+
+    def add_up(self, round: int, ids: Sequence[int], server: Packed, before: Reply | None) -> Reply:
+        """The sums over what some clients sent, added to those that another actor answered with before."""
+        if before is not None and before.error is not None:
+            return before
+        known = {} if before is None else unpack_sums(before.result, self.prepared.plan.device)
+        result, error = guard(lambda: pack_sums(self._add_up(round, ids, server, known)), self.node.name)
+        return Reply(result, error, (*(before.warnings if before else ()), *self.log.take()))
+
+    def _add_up(self, round: int, ids: Sequence[int], server: Packed, before: SumsBySlot) -> SumsBySlot:
+        plan = self.prepared.plan
+        ctx, slots = plan.server(round), tree.to_device(unpack(server)[0] or {}, plan.device)
+        return UploadSums(ctx, {i: plan.method.summand(ctx, slots, self.uploads[i]) for i in ids}, before)
+
+    def _suit(self, slots: Slots) -> Slots:
+        return suit_worker(slots, self.prepared.plan.device, self.prepared.channels_last)
+
+
+class Warnings(logging.Handler):
+    """Keeps what is logged, to be said by the driver."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+        log = logging.getLogger("idiolect")
+        log.addHandler(self)
+        log.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a text."""
+        self.texts.append(f"{record.getMessage()} (on node {platform.node()})")
+
+    def take(self) -> tuple[str, ...]:
+        """What was logged since the last time."""
+        texts, self.texts = tuple(self.texts), []
+        return texts

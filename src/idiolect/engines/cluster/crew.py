@@ -1,0 +1,187 @@
+"""The actors of a cluster as the driver sees them: those that are on their way, those that have answered, and what
+each has in hand. One that dies, hangs or loses an answer is replaced, and what it had is done again elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...core.errors import ClusterError
+from .connection import Connection, compare_processors, describe_node, require_like, require_resources
+from .messages import Node, Reply
+
+log = logging.getLogger("idiolect")
+
+IN_HAND = 2
+"""Groups of clients that an actor has at a time, so that it need not wait for the next."""
+LOOK = 5.0
+"""Seconds between looks at the size of the cluster."""
+TRIES = 3
+"""How often a group, or the start of an actor, may fail."""
+
+
+@dataclass(eq=False)
+class Member:
+    """An actor that has answered: its handle, its node, and the groups that it has in hand with the references of their
+    answers; it works on the first of them since `since`."""
+
+    handle: Any
+    node: Node
+    hand: deque[tuple[Any, int]] = field(default_factory=deque)
+    since: float = 0.0
+    last: int = -1
+    alive: bool = True
+
+    def give(self, reference: Any, group: int) -> None:
+        """Put a group in hand."""
+        self.since = self.since if self.hand else time.monotonic()
+        self.hand.append((reference, group))
+        self.last = group
+
+    def finish(self, reference: Any) -> None:
+        """An answer is there."""
+        self.hand = deque(entry for entry in self.hand if entry[0] != reference)
+        self.since = time.monotonic()
+
+
+class Crew:
+    """All actors of a run, or of several runs one after another.
+
+    Args:
+        kind: the class of the actors; `start` gets them ready, and is told what `adopt` was.
+        actors: how many there should be; none is as many as the cluster has room for, now and later.
+        cpus, gpus: what each reserves.
+        wait: seconds to wait where no actor is left.
+    """
+
+    def __init__(
+        self, kind: type, actors: int | None = None, cpus: float = 1.0, gpus: float = 0.0, wait: float = 300.0
+    ) -> None:
+        self.actors, self.cpus, self.gpus, self.wait = actors, cpus, gpus, wait
+        self.arguments: tuple[Any, ...] = ()
+        self.most: int | None = None
+        self.connection = Connection()
+        self.ray = self.connection.ray
+        self.here, self.said = describe_node(), set[str]()
+        self.members: list[Member] = []
+        self.starting: dict[Any, Any] = {}
+        self.failures, self.deserted, self.looked = 0, 0.0, 0.0
+        try:
+            self.wanted = require_resources(self.connection, actors, cpus, gpus)
+            options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
+            self.kind = self.ray.remote(**options, scheduling_strategy="SPREAD")(kind)
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def adopt(self, *arguments: Any) -> None:
+        """Take up other work, for which these arguments get an actor ready."""
+        self.arguments, known = arguments, [*(member.handle for member in self.members), *self.starting.values()]
+        self.members, self.starting = [], {}
+        for handle in known:
+            self._start(handle)
+
+    def _start(self, handle: Any) -> None:
+        self.starting[handle.start.remote(*self.arguments)] = handle
+
+    def fill(self) -> None:
+        """Ask for the actors that are missing; the cluster may have grown or shrunk."""
+        now = time.monotonic()
+        if self.actors is None and now - self.looked > LOOK:
+            self.looked = now
+            total = self.connection.resources()
+            sizes = [(total.get("CPU", 0.0), self.cpus), (total.get("GPU", 0.0), self.gpus)]
+            self.wanted = max(1, min((int(have // each) for have, each in sizes if each > 0), default=1))
+        wanted = self.wanted if self.most is None else min(self.wanted, self.most)
+        while len(self.members) + len(self.starting) < wanted:
+            self._start(self.kind.remote())
+
+    def welcome(self, reference: Any) -> None:
+        """An actor has answered for the first time, or has failed to."""
+        handle = self.starting.pop(reference)
+        try:
+            reply: Reply = self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
+            self.failures += 1
+            if self.failures >= TRIES or getattr(error, "actor_init_failed", False):
+                raise ClusterError(explain_start(error)) from error
+            return
+        self.hear(reply)
+        if reply.error is not None:
+            raise reply.error
+        node: Node = reply.result
+        require_like(node, self.here)
+        self.say(compare_processors([node], self.here))
+        self.failures, self.deserted = 0, 0.0
+        self.members.append(Member(handle, node))
+
+    def hear(self, reply: Reply) -> None:
+        """Say what was logged elsewhere, once."""
+        for text in reply.warnings:
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Log something once."""
+        if text and text not in self.said:
+            self.said.add(text)
+            log.warning("%s", text)
+
+    def dismiss(self, member: Member, reason: str) -> list[int]:
+        """Give an actor up: the groups that it had in hand."""
+        log.warning("an actor on node %s is given up: %s; its work goes to another", member.node.name, reason)
+        member.alive = False
+        self.members = [other for other in self.members if other is not member]
+        groups = [group for _, group in member.hand]
+        member.hand.clear()
+        try:
+            self.ray.kill(member.handle, no_restart=True)
+        except Exception:
+            log.debug("it could not be killed")
+        return groups
+
+    def require_some(self) -> None:
+        """Raise an error if there has been no actor for too long."""
+        if self.members:
+            self.deserted = 0.0
+            return
+        now = time.monotonic()
+        self.deserted = self.deserted or now
+        if now - self.deserted > self.wait:
+            total = self.connection.resources()
+            raise ClusterError(
+                f"no actor of the cluster has answered for {self.wait:g} s (it has {total.get('CPU', 0.0):g} cores and"
+                f" {total.get('GPU', 0.0):g} GPUs; an actor needs {self.cpus:g} and {self.gpus:g}); the rounds before"
+                " this one are saved, so start nodes, or free some, and resume, on one machine with --engine workers"
+            )
+
+    def stop(self) -> None:
+        """End all actors and leave the cluster."""
+        for handle in [*(member.handle for member in self.members), *self.starting.values()]:
+            try:
+                self.ray.kill(handle, no_restart=True)
+            except Exception:
+                log.debug("an actor could not be killed")
+        self.members, self.starting = [], {}
+        self.connection.close()
+
+
+def explain_start(error: Exception) -> str:
+    """Why no actor could start, in a sentence."""
+    text = str(error)
+    if "No module named" in text or "ModuleNotFoundError" in text:
+        lines = [line.strip() for line in text.splitlines() if "No module named" in line]
+        reason = lines[-1] if lines else "a module is missing"
+        return f"an actor cannot start ({reason}); install the same Idiolect, with the extra cluster, on every node"
+    line = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)
+    return f"actors cannot start: {line}; look at the node's memory and at `ray status`"
+
+
+def name_reason(error: Exception) -> str:
+    """What happened to an answer, in a few words."""
+    text = str(error)
+    if "out of memory" in text.lower() or "OutOfMemory" in type(error).__name__:
+        return "its node ran out of memory"
+    return type(error).__name__.removesuffix("Error")

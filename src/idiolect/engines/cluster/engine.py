@@ -1,0 +1,319 @@
+"""The engine `ray`: clients' work on the actors of a cluster, group by group, with the code and the bits of `workers`.
+The store stays with the driver; what all clients get travels once per node. Work is a pure function of the plan, the
+round, states and downloads, so a group that was lost is done again by another actor. Where the server's step needs
+nothing but sums, uploads stay with the actors, which add them up one after another."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...contract import Download, Upload
+from ...core import tree
+from ...core.errors import ClusterError
+from ...core.names import visible
+from ...core.sums import Sums
+from ...core.tree import Slots
+from ..flat import pack, unpack
+from ..loop import Fetch, Outcomes, Scores, States
+from ..plan import Plan
+from ..processes import eval_groups, group_ids
+from .crew import IN_HAND, TRIES, Crew, Member, name_reason
+from .messages import Job, Reply, SumsBySlot, Trained, make_job, name_clients, unpack_sums
+from .shipping import ship
+
+log = logging.getLogger("idiolect")
+
+PARTS = 32
+"""Groups of clients become smaller towards the end of a round, each this part of what is left."""
+MOST = 8
+"""The most clients of a group that is not a stack."""
+POLL = 1.0
+
+
+@dataclass
+class Round:
+    """The newest round of training, as long as its uploads may be asked for."""
+
+    round: int
+    states: States
+    download: Download
+    serial: int
+    common: Any
+    groups: list[Sequence[int]]
+    keep: bool
+    holders: dict[int, Member] = field(default_factory=dict)
+
+
+class RayEngine:
+    """Clients' work on a cluster.
+
+    Args:
+        plan: what is computed.
+        crew: gives the actors.
+        chunk: how many clients to stack and trace at once; 0 takes them one by one.
+        sums: let actors add up uploads where the method allows it.
+        timeout: seconds that one group may take.
+        keep_crew: leave the actors to another run when this one ends.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        crew: Callable[[], Crew],
+        chunk: int = 0,
+        sums: bool = True,
+        timeout: float = 3600.0,
+        keep_crew: bool = False,
+    ) -> None:
+        self.plan, self.chunk, self.timeout = plan, chunk, timeout
+        self._make_crew, self._keep_crew = crew, keep_crew
+        self.sums = sums and all(slot.up != "each" for slot in plan.method.slots.values())
+        self.unstacked = ""
+        self._crew: Crew | None = None
+        self._serial = 0
+        self._newest: Round | None = None
+
+    @property
+    def crew(self) -> Crew:
+        """The actors, which are started when they are first needed."""
+        if self._crew is None:
+            self._crew = self._make_crew()
+            self._crew.adopt(self._crew.ray.put(ship(self.plan)), self.chunk)
+        return self._crew
+
+    def note_unstacked(self, problem: str) -> None:
+        """Remember, and say once, why clients are run one by one where they should have been stacked."""
+        if problem and not self.unstacked:
+            self.unstacked = problem
+            log.warning("the vector engine runs these clients one by one: %s", problem)
+
+    def train(self, round: int, states: States, download: Download) -> Outcomes:
+        """Run the clients' part of one round; results come as they are ready."""
+        groups = group_ids(self.plan, list(states), self.chunk, PARTS)
+        keep = self.sums and (not self.chunk or groups_in_order(groups))
+        if keep and not self.chunk:
+            groups = groups_of_neighbours(list(states))
+        serial, common = self._send_common(download)
+        self._newest = newest = Round(round, states, download, serial, common, groups, keep)
+        for _, trained in self._train_groups(newest, range(len(groups))):
+            yield from self._read(trained)
+
+    def evaluate(self, round: int, ids: Sequence[int], states: Fetch, download: Download, unseen: bool) -> Scores:
+        """Evaluate clients group by group."""
+        if not ids:
+            return
+        groups = eval_groups(ids)
+        serial, common = self._send_common(download)
+        jobs = lambda group: make_job(  # noqa: E731
+            "evaluate", serial, round, states(groups[group]), download, unseen=unseen
+        )
+        for _, _, results in self._drive(groups, range(len(groups)), jobs, common, False):
+            yield from results
+
+    def add_up(self, server: Slots, ids: Sequence[int]) -> Mapping[str, Sums]:
+        """Sums over the uploads that some clients made in the round that was trained last: one actor after another adds
+        its clients' to those before, in the order of clients, as one machine does."""
+        newest, wanted = self._newest, frozenset(ids)
+        assert newest is not None
+        chosen = [sorted(wanted.intersection(group)) for group in newest.groups]
+        slots = self.crew.ray.put(pack([server]))
+        for _ in range(TRIES):
+            lost = [group for group, some in enumerate(chosen) if some and not newest.holders[group].alive]
+            for _ in self._train_groups(newest, lost):
+                pass  # what they made is known; only the uploads were lost
+            sums = self._add_up(newest, chosen, slots)
+            if sums is not None:
+                return sums
+        raise ClusterError(
+            f"the sums of round {newest.round + 1} were lost {TRIES} times with the actors that held them; the rounds"
+            " before it are saved, so look at the nodes and resume"
+        )
+
+    def _add_up(self, newest: Round, chosen: list[list[int]], slots: Any) -> SumsBySlot | None:
+        """Sums over some clients of each group, passed on from actor to actor; None where one was lost."""
+        legs: list[tuple[Member, list[int]]] = []
+        for group, ids in enumerate(chosen):
+            holder = newest.holders[group]
+            if ids and legs and legs[-1][0] is holder:
+                legs[-1][1].extend(ids)
+            elif ids:
+                legs.append((holder, list(ids)))
+        reference, ray = None, self.crew.ray
+        for holder, ids in legs:
+            reference = holder.handle.add_up.remote(newest.round, ids, slots, reference)
+        try:
+            reply: Reply = ray.get(reference, timeout=self.timeout)
+        except ray.exceptions.RayError as error:
+            for holder in {id(member): member for member, _ in legs}.values():
+                if not self._answers(holder):
+                    self.crew.dismiss(holder, name_reason(error))
+            return None
+        self.crew.hear(reply)
+        if reply.error is not None:
+            raise reply.error
+        return unpack_sums(reply.result, self.plan.device)
+
+    def _answers(self, member: Member) -> bool:
+        """Whether an actor is there."""
+        ray = self.crew.ray
+        try:
+            ray.get(member.handle.process.remote(), timeout=self.timeout)
+        except ray.exceptions.RayError:
+            return False
+        return True
+
+    def _send_common(self, download: Download) -> tuple[int, Any]:
+        """Put what all clients get where every node fetches it once."""
+        self._serial += 1
+        return self._serial, self.crew.ray.put(pack([download.shared]))
+
+    def _train_groups(self, newest: Round, groups: Sequence[int]) -> Iterator[tuple[int, Trained]]:
+        def job(group: int) -> Job:
+            states = {i: newest.states[i] for i in newest.groups[group]}
+            return make_job("train", newest.serial, newest.round, states, newest.download, keep=newest.keep)
+
+        for group, member, trained in self._drive(newest.groups, groups, job, newest.common, newest.keep):
+            newest.holders[group] = member
+            yield group, trained
+
+    def _read(self, trained: Trained) -> Outcomes:
+        """Outcomes with their slots."""
+        slots = iter(
+            [None if part is None else tree.to_device(part, self.plan.device) for part in unpack(trained.slots)]
+        )
+        for index, outcome in trained.outcomes:
+            self.note_unstacked(outcome.unstacked)
+            state = next(slots) or {}
+            if outcome.report is None:
+                sent, masks = next(slots), next(slots)
+                outcome = replace(outcome, upload=None if sent is None else Upload(sent, masks or {}))
+            else:
+                next(slots), next(slots)
+            yield index, replace(outcome, state=state)
+
+    def _drive(
+        self, clients: Sequence[Sequence[int]], todo: Sequence[int], make: Any, common: Any, side_by_side: bool
+    ) -> Iterator[tuple[int, Member, Any]]:
+        """Keep all actors busy with groups, and yield their results as they come; what is lost is done again, up to
+        three times."""
+        crew, waiting, failures, left = self.crew, Waiting(todo, side_by_side), Counter[int](), len(todo)
+        ray = crew.ray
+        for member in crew.members:  # what an earlier call left undone is nobody's any more
+            member.hand.clear()
+            member.last = -1
+        while left:
+            crew.fill()
+            for member in crew.members:
+                while len(member.hand) < IN_HAND and (group := waiting.pick(member, crew.members)) is not None:
+                    member.give(member.handle.work.remote(make(group), common), group)
+            holders = {reference: member for member in crew.members for reference, _ in member.hand}
+            ready, _ = ray.wait([*holders, *crew.starting], num_returns=1, timeout=POLL)
+            for reference in ready:
+                if reference in crew.starting:
+                    crew.welcome(reference)
+                    continue
+                member, group = holders[reference], dict(holders[reference].hand)[reference]
+                try:
+                    reply: Reply = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    self._lose(member, name_reason(error), waiting, failures, clients)
+                    continue
+                member.finish(reference)
+                crew.hear(reply)
+                if reply.error is not None:
+                    raise reply.error
+                left -= 1
+                yield group, member, reply.result
+            now = time.monotonic()
+            for member in [m for m in crew.members if m.hand and now - m.since > self.timeout]:
+                self._lose(member, f"it gave no answer for {self.timeout:g} s", waiting, failures, clients)
+            crew.require_some()
+
+    def _lose(
+        self, member: Member, reason: str, waiting: Waiting, failures: Counter[int], clients: Sequence[Sequence[int]]
+    ) -> None:
+        """Put back what an actor had in hand; the first of it was what it worked on, and may be the cause."""
+        groups = self.crew.dismiss(member, reason)
+        failures.update(groups[:1])
+        waiting.put_back(groups)
+        for group in groups[:1]:
+            if failures[group] >= TRIES:
+                names = name_clients([visible(self.plan.data.clients[index].name) for index in clients[group]])
+                raise ClusterError(
+                    f"the work of client {names} failed {TRIES} times, each time with its actor ({reason}); if memory"
+                    " ran out, use smaller batches, or more cores per actor (cpus=2) so that fewer share a node; the"
+                    " rounds before this one are saved"
+                )
+
+    def close(self) -> None:
+        """Stop the actors, and leave the cluster."""
+        self._newest = None
+        if self._crew is not None and not self._keep_crew:
+            self._crew.stop()
+        self._crew = None
+
+
+def groups_of_neighbours(ids: Sequence[int]) -> list[Sequence[int]]:
+    """Groups of clients that follow each other."""
+    ordered = sorted(ids)
+    size = max(1, min(MOST, len(ordered) // PARTS))
+    return [ordered[at : at + size] for at in range(0, len(ordered), size)]
+
+
+def groups_in_order(groups: Sequence[Sequence[int]]) -> bool:
+    """Whether groups are of clients that follow each other.
+
+    >>> groups_in_order([[0, 2], [3]]), groups_in_order([[0, 3], [2]])
+    (True, False)
+    """
+    flat = [index for group in groups for index in group]
+    return flat == sorted(flat)
+
+
+class Waiting:
+    """The groups that nobody has yet. They are handed out in their order, the largest first, or `side_by_side`: then an
+    actor goes on beside the group that it had last, because what lies beside each other is added up in one place."""
+
+    def __init__(self, groups: Sequence[int], side_by_side: bool) -> None:
+        self.groups, self.side_by_side = sorted(groups), side_by_side
+
+    def put_back(self, groups: Sequence[int]) -> None:
+        """Groups that were lost."""
+        self.groups = sorted([*self.groups, *groups])
+
+    def pick(self, member: Member, others: Sequence[Member]) -> int | None:
+        """The next group for an actor.
+
+        >>> a, b = Member(None, None), Member(None, None)
+        >>> waiting = Waiting(range(6), side_by_side=True)
+        >>> picked = []
+        >>> for each in (a, a, b, b, a, b):
+        ...     each.last = waiting.pick(each, [a, b])
+        ...     picked.append(each.last)
+        >>> picked
+        [0, 1, 4, 5, 2, 3]
+        """
+        if not self.groups:
+            return None
+        if not self.side_by_side:
+            return self.groups.pop(0)
+        if member.last + 1 in self.groups and member.last >= 0:
+            self.groups.remove(member.last + 1)
+            return member.last + 1
+        start, end = self._longest()
+        taken = any(other.last + 1 == self.groups[start] and other is not member for other in others)
+        return self.groups.pop((start + end) // 2 if taken and end - start > 1 else start)
+
+    def _longest(self) -> tuple[int, int]:
+        """The places of the longest run of groups that follow each other."""
+        best, start = (0, 1), 0
+        for place in range(1, len(self.groups) + 1):
+            if place == len(self.groups) or self.groups[place] != self.groups[place - 1] + 1:
+                best = max(best, (start, place), key=lambda run: run[1] - run[0])
+                start = place
+        return best

@@ -1,0 +1,78 @@
+"""A plan for other machines: pickled by the driver for its own actors, with the large arrays of its data beside it, so
+that they are copied once per node. Code that was loaded from the user's files travels along."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.code import loaded_modules
+
+_LARGE = 1 << 16
+"""Bytes from which on a tensor travels beside the rest."""
+
+Shipped = tuple[bytes, list[np.ndarray]]
+
+
+def ship(thing: Any) -> Shipped:
+    """Something as bytes and arrays, for `unship` in a process of this cluster."""
+    from ray import cloudpickle
+
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, name-defined]
+        """Takes large tensors out of the stream."""
+
+        def reducer_override(self, obj: Any) -> Any:
+            if type(obj) is Tensor and is_plain(obj):
+                return _rebuild, (pickle.PickleBuffer(obj.numpy()), obj.dtype, tuple(obj.shape))
+            return super().reducer_override(obj)
+
+    arrays: list[np.ndarray] = []
+    stream = io.BytesIO()
+    with _by_value():
+        pickler = Pickler(
+            stream, protocol=5, buffer_callback=lambda part: arrays.append(np.frombuffer(part.raw(), np.uint8))
+        )
+        pickler.dump(thing)
+    return stream.getvalue(), arrays
+
+
+def unship(shipped: Shipped) -> Any:
+    """What was shipped, in memory of its own, which user code may not share with other processes."""
+    data, arrays = shipped
+    return pickle.loads(data, buffers=[array.copy() for array in arrays])
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is nothing but numbers in a row, and enough of them."""
+    plain = tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.requires_grad
+    return plain and tensor.layout == torch.strided and tensor.nbytes >= _LARGE and tensor.dtype in _NUMPY
+
+
+_NUMPY = (torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def _rebuild(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    return torch.frombuffer(buffer, dtype=dtype).reshape(shape)
+
+
+@contextmanager
+def _by_value() -> Iterator[None]:
+    """Let pickle send the code of files that the user named, which no other process can import."""
+    from ray import cloudpickle
+
+    register: Callable[[Any], None] = cloudpickle.register_pickle_by_value
+    modules = loaded_modules()
+    for module in modules:
+        register(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
