@@ -220,3 +220,15 @@ def test_layers_that_a_card_names_are_pytorchs_own(files, tmp_path):
         write_model(tmp_path / "m.safetensors", weights, {CARD: json.dumps(card)})
         with pytest.raises(InputError):
             idiolect.load_model(Path(tmp_path / "m.safetensors"))
+
+
+def test_a_folder_alone_has_scores_and_models_where_they_were_kept(tmp_path):
+    result = run("finetune(ditto)", save_models=True, out=tmp_path / "kept")
+    record, x = idiolect.read(tmp_path / "kept"), torch.randn(3, 4)
+    assert torch.equal(record.model("c2")(x), result.model(2)(x))
+    assert record.summary["accuracy"] == result.summary["accuracy"]
+    with pytest.raises(InputError, match="no client is called 'c9'"):
+        record.model("c9")
+    run("fedavg", out=tmp_path / "r")
+    with pytest.raises(RunFolderError, match="keeps no models: it was run without save_models=true"):
+        idiolect.read(tmp_path / "r").model(0)

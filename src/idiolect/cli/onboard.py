@@ -10,7 +10,6 @@ import typer
 import idiolect
 
 from ..core.errors import InputError, RunFolderError
-from ..core.names import file_name
 from ..core.tables import compact
 from . import screen
 from .settings import Trust
@@ -42,6 +41,7 @@ def onboard(
     from ..runs.folder import require_free
     from ..runs.onboarding import onboard as give_model
     from ..runs.onboarding import read_clients
+    from ..runs.reading import name_model_file
 
     if not (folder / "config.yaml").is_file():
         raise RunFolderError(f"{folder} holds no run; give the folder of one")
@@ -61,7 +61,7 @@ def onboard(
         for row in newcomer.scores().to_dicts():
             rows.append([newcomer.name, row["point"], str(row["samples"]), compact(row[result.metric], 4)])
         if out is not None:
-            newcomer.save(out / f"{number:04d}-{file_name(newcomer.name)}.safetensors")
+            newcomer.save(out / name_model_file(number, newcomer.name))
     screen.show_table(["client", "point", "test samples", result.metric], rows)
     if out is not None:
         screen.say(f"wrote {len(chosen)} models into {screen.place(out)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import platform
 from collections.abc import Sequence
 from functools import cached_property
@@ -17,8 +16,7 @@ from ..contract import Method, Wrapper
 from ..core.checksums import checksum
 from ..core.errors import InputError, RunFolderError
 from ..core.files import explain, write_whole
-from ..core.names import file_name, shorten, visible
-from ..core.options import did_you_mean, options_of
+from ..core.options import options_of
 from ..core.registry import describe
 from ..core.tables import escape_html, write_html
 from ..core.tree import Slots
@@ -33,6 +31,7 @@ from .folder import METRICS, SUMMARY
 from .global_model import explain_no_global_model, find_global_model
 from .identity import identify
 from .predictor import make_module, module_of
+from .reading import find_client, name_model_file
 from .selection import beats, headline_mean
 from .settings import SELECTIONS, Config
 from .store import Row, Store
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from .onboarding import Newcomer
 
 SCHEMA_VERSION = 1
-SHOWN = 5
-"""How many clients' names a sentence lists."""
 
 
 class Result:
@@ -195,20 +192,7 @@ class Result:
 
     def index(self, client: int | str) -> int:
         """A client's position: a text is a name, a whole number a position."""
-        names = self.clients()
-        if client in names:
-            return names.index(str(client))
-        if not isinstance(client, str):
-            if client in range(len(names)):
-                return operator.index(client)
-            raise InputError(f"there is no client at position {client}; positions are 0 to {len(names) - 1}")
-        there = f"There are {len(names)}: {', '.join(shorten(visible(name)) for name in names[:SHOWN])}"
-        more = ", ..." if len(names) > SHOWN else ""
-        by_position = f"; for the one at position {client}, write --position {client} (in Python the number {client})"
-        raise InputError(
-            f"no client is called {client!r}.{did_you_mean(client, names)} {there}{more}"
-            f"{by_position if client.isdecimal() and int(client) < len(names) else ''}"
-        )
+        return find_client(self.clients(), client)
 
     def personal_slots(self, client: int | str, round: int | None = None) -> Slots:
         """What a client predicts with at the selected round, or at another that is kept, counted from 1; -1 is the
@@ -297,7 +281,7 @@ class Result:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for personal in personals_of(self, range(len(self.clients()))):
-                paths.append(folder / f"{personal.index:04d}-{file_name(personal.client)}.safetensors")
+                paths.append(folder / name_model_file(personal.index, personal.client))
                 write_weights(personal, paths[-1], networks)
         except (OSError, SafetensorError) as error:
             raise RunFolderError(f"the models cannot be written to {folder}: {explain(error)}") from error
