@@ -92,8 +92,9 @@ def onboard(result: Result, client: Client, network: int = 0, round: int | None 
     data = replace(known.data, clients=(*known.data.clients, client), unseen=known.data.unseen | {index})
     plan = replace(known, data=data, networks=(*known.networks, network) if known.networks else ())
     grown = Result(plan, result.config, result.store, result.metric, result.point, None)
-    at, done, which = find_exported_round(result, round is not None)
-    server = result.store.server(find_round(result.store.facts, round))
+    kept = find_round(result.store.facts, round)
+    at, done, which = find_exported_round(result, last=round is not None and kept is None)
+    server = result.store.server(kept)
     message = plan.method.download(plan.server(at), server, (index,)).of(index)
     with torch.random.fork_rng(devices=[]):
         scores = evaluate(plan, index, at, None, message, unseen=True)
