@@ -34,6 +34,11 @@ bench: $(READY) ## all speed benchmarks, as ratios; takes about an hour on two q
 pages: $(READY) ## write the documents' tables of methods from the methods
 	@$(BIN)/python scripts/pages
 
+.PHONY: docs
+docs: $(READY) ## build the site into site/, warnings as errors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html, which needs no network and no server"
+
 .PHONY: lint
 lint: $(READY) ## check style and format
 	$(BIN)/ruff check
@@ -61,7 +66,7 @@ lock: ## pin the newest versions that pyproject.toml allows (TORCH=x.y.z for ano
 
 .PHONY: clean
 clean: ## remove caches and builds; keeps .venv, runs and results
-	rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
+	rm -rf build dist site src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov
 	find . -path ./.venv -prune -o -path ./.git -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 .PHONY: distclean

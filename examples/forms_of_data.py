@@ -1,4 +1,5 @@
-"""Own data in five forms: a frame, a folder of CSV files, a data set of Hugging Face, two inputs, sequences.
+"""Own data in eight forms: a frame, a folder of CSV files, a folder of images, a data set of Hugging Face, a PyTorch
+data set with augmentation, two inputs, sequences, labels of each client's own.
 
 python examples/forms_of_data.py
 
@@ -21,8 +22,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_digits
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 import idiolect
 from idiolect.data import load, table
@@ -54,6 +57,7 @@ def frame() -> Any:
 
 def folder(path: Path) -> Path:
     """A folder with a CSV file per clinic."""
+    path.mkdir(exist_ok=True)
     for (clinic,), part in patients().group_by("clinic"):
         part.drop("clinic").write_csv(path / f"{clinic}.csv")
     return path
@@ -64,6 +68,52 @@ def hub() -> Any:
     import datasets
 
     return datasets.Dataset.from_dict(patients().to_dict(as_series=False))
+
+
+def images(path: Path) -> Path:
+    """A folder of images: a folder per office, and in it one per digit."""
+    found = load_digits()
+    for at in range(240):
+        digit = str(found.target_names[found.target[at]])
+        office = path / f"office {at % 3 + 1}" / digit
+        office.mkdir(parents=True, exist_ok=True)
+        pixels = (found.images[at] * 15.9).astype("uint8")
+        Image.fromarray(pixels).save(office / f"{at}.png")
+    return path
+
+
+class Scans(Dataset[tuple[Tensor, int]]):
+    """Digits of an office; augmented, each is moved by up to a pixel, anew in every epoch."""
+
+    def __init__(self, office: int, augmented: bool) -> None:
+        self.office, self.augmented = office, augmented
+        self.images, self.labels = load_digits(return_X_y=True)
+
+    def __len__(self) -> int:
+        return 150
+
+    def __getitem__(self, number: int) -> tuple[Tensor, int]:
+        at = 150 * self.office + number
+        x = torch.tensor(self.images[at].reshape(1, 8, 8) / 16, dtype=torch.float32)
+        if self.augmented:
+            right, down = torch.randint(-1, 2, (2,)).tolist()
+            x = x.roll((down, right), (1, 2))
+        return x, int(self.labels[at])
+
+
+def augmented() -> dict[str, Any]:
+    """Samples for validation and test are cut from the plain ones."""
+    return {f"office {at + 1}": {"train": Scans(at, True), "plain": Scans(at, False)} for at in range(3)}
+
+
+def own_labels() -> Any:
+    """Offices that tell different digits apart, each with names of its own."""
+    found, names = load_digits(), np.array(["nought", "one", "two", "three", "four", "five", "six"])
+    clients = {}
+    for office, digits in {"office 1": (0, 1), "office 2": (2, 3, 4), "office 3": (5, 6)}.items():
+        mine = np.flatnonzero(np.isin(found.target, digits))[:120]
+        clients[office] = (found.data[mine].astype("float32") / 16, names[found.target[mine]])
+    return load(clients, labels="own")
 
 
 def two_inputs() -> dict[str, Any]:
@@ -124,10 +174,13 @@ def forms(path: Path) -> dict[str, tuple[Callable[[], Any], Any]]:
     """Each form of data, and the network for it."""
     found: dict[str, tuple[Callable[[], Any], Any]] = {
         "frame": (lambda: load(patients(), client="clinic", **COLUMNS), "linear"),
-        "folder": (lambda: load(folder(path), **COLUMNS), "linear"),
+        "folder": (lambda: load(folder(path / "clinics"), **COLUMNS), "linear"),
+        "images": (lambda: load(f"folder('{images(path / 'offices')}')"), "mlp"),
+        "augmented": (lambda: load(augmented()), "mlp"),
         "hub": (lambda: load(hub(), client="clinic", **COLUMNS), "linear"),
         "two inputs": (lambda: load(two_inputs()), Two),
         "sequences": (lambda: load(sentences(), inputs="tokens"), Reader),
+        "own labels": (own_labels, "mlp"),
     }
     try:
         import datasets  # noqa: F401
@@ -140,11 +193,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     rounds = parser.parse_args().rounds
-    print(f"{'':12}{'fedavg':>8}{'ditto':>8}   clients")
+    print(f"{'':12}{'fedper':>8}{'local':>8}   clients")
     with tempfile.TemporaryDirectory() as path:
         for name, (data, model) in forms(Path(path)).items():
             federation = data()
-            results = [idiolect.run(m, federation, model=model, rounds=rounds, lr=0.5) for m in ("fedavg", "ditto")]
+            results = [idiolect.run(m, federation, model=model, rounds=rounds, lr=0.5) for m in ("fedper", "local")]
             scores = "".join(f"{result.summary['accuracy']['selected']['weighted']:8.3f}" for result in results)
             print(f"{name:12}{scores}   {', '.join(client.name for client in federation.clients)}")
 

@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from idiolect.data.partitions import partitions
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "src" / "idiolect"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAPERS = sorted((ROOT / "docs" / "papers").glob("*.md"))
 OURS = [name for name in methods if methods.get(name).__module__.startswith("idiolect.")]
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -32,22 +34,30 @@ TYPE = """
 import os, sys
 import matplotlib.pyplot, numba, optuna, polars, rich, scipy.special, torch, torch.func, typer, yaml
 import idiolect
-for name in sys.argv[1:]:
+for names in sys.argv[1:]:
     if os.fork() == 0:
-        try:
-            eval(name)
-        except AttributeError as error:
-            print(f"{name}: {error}", flush=True)
+        for name in names.split():
+            try:
+                eval(name)
+            except AttributeError as error:
+                print(f"{name}: {error}", flush=True)
         os._exit(0)
     os.wait()
 """
 
 
 def typed_by_a_user(names: list[str]) -> list[str]:
-    """What goes wrong where a user types one of these names after `import idiolect`, each in a process of its own, so
-    that no name finds a module that another one has loaded."""
-    done = subprocess.run([sys.executable, "-c", TYPE, *names], capture_output=True, text=True, check=True)
+    """What goes wrong where a user types one of these names after `import idiolect`, those of each room in a process of
+    their own, so that no name finds a module that another one has loaded."""
+    rooms = groupby(sorted(names, key=room_of), room_of)
+    together = [" ".join(group) for _, group in rooms]
+    done = subprocess.run([sys.executable, "-c", TYPE, *together], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
+
+
+def room_of(name: str) -> str:
+    """What stands before the last part of a name."""
+    return name.rpartition(".")[0]
 
 
 def rooms() -> list[str]:
@@ -150,8 +160,8 @@ def test_every_source_file_in_the_documents_exists(page):
 
 def test_a_name_that_does_not_exist_is_found():
     assert typed_by_a_user(["idiolect.runs.nothing", "idiolect.nothing", "idiolect.runs.settings.Config"]) == [
-        "idiolect.runs.nothing: module 'idiolect.runs' has no attribute 'nothing'",
         "idiolect.nothing: module 'idiolect' has no attribute 'nothing'",
+        "idiolect.runs.nothing: module 'idiolect.runs' has no attribute 'nothing'",
     ]
 
 
@@ -167,7 +177,9 @@ def test_what_the_documents_say_of_the_methods_is_what_the_methods_say():
         assert (ROOT / name).read_text() == content(), name
 
 
-@pytest.mark.parametrize(("page", "heading"), [("README.md", "Methods"), ("docs/privacy.md", "Method by method")])
+@pytest.mark.parametrize(
+    ("page", "heading"), [("docs/methods.md", "What each does"), ("docs/privacy.md", "Method by method")]
+)
 def test_the_documents_list_every_method(page, heading):
     assert quoted(table(ROOT / page, heading)) == set(OURS)
 
@@ -201,9 +213,29 @@ def test_every_command_in_the_documents_can_be_read(page):
             makefile = (ROOT / "Makefile").read_text()
             assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets), line
         elif program == "idiolect":
-            known = getattr(command(), "commands")  # noqa: B009
-            assert arguments[0] in known, line
-            known[arguments[0]].make_context(arguments[0], arguments[1:], resilient_parsing=False)
+            read_command(line)
+
+
+def read_command(line: str) -> dict:
+    """What the command line makes of a command; an error if it cannot be read."""
+    name, *arguments = shlex.split(line)[1:]
+    known = getattr(command(), "commands")  # noqa: B009
+    assert name in known, line
+    return known[name].make_context(name, arguments).params
+
+
+@pytest.mark.parametrize("page", PAPERS, ids=lambda page: page.name)
+def test_what_the_tables_of_a_paper_name_is_there(page):
+    """Functions, methods with their options, and commands, in which DATA and OPTIM stand for more options."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for said in re.findall(r"`([^`]+)`", text):
+        if found := re.match(r"(analysis|report)\.(\w+)", said):
+            assert found[2] in getattr(idiolect, found[1]).__all__, said
+        elif said.startswith("idiolect ") and len(said.split()) > 2 and "--local-models" not in said:
+            chosen = read_command(said.replace("DATA", "").replace("OPTIM", ""))
+            methods.split_and_build(chosen.get("methods") or chosen.get("method") or "fedavg")
+        elif said.partition("(")[0] in OURS and not re.search(r"\.\.\.|METHOD", said):
+            methods.split_and_build(said)
 
 
 @pages

@@ -6,7 +6,8 @@ from torch import nn
 
 from idiolect.core.errors import InputError
 from idiolect.data import load
-from idiolect.flower.project import Project, describe_data, hide_other_clients, make_placeholders
+from idiolect.data.description import describe, read_description
+from idiolect.flower.project import Project, hide_other_clients
 from idiolect.flower.settings import read_settings
 from idiolect.runs.setup import make_plan, weights_hash
 
@@ -49,7 +50,7 @@ def test_both_sides_build_the_same_model():
     config, deployment = read_settings({**SETTINGS, "data": "digits"})
     project = Project()
     client = project.build_plan(config, project.load_federation(config, deployment, 2))
-    server = project.build_server_plan(config, describe_data(client.data, 2), {0: 10})
+    server = project.build_server_plan(config, str(describe(client.data, 2)), {0: 10})
     whole = make_plan(config, {})
     assert weights_hash(client) == weights_hash(server) == weights_hash(whole)
     assert [int(server.facts(index)[0]) for index in (0, 1)] == [10, 8]
@@ -64,7 +65,7 @@ def test_own_code_by_name_is_the_same_on_both_sides(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)  # as Flower does with the folder of an app
     config, deployment = read_settings({**SETTINGS, "data": "own_site:sites", "model": "own_site:net"})
     client = Project().build_plan(config, Project().load_federation(config, deployment, 1))
-    server = Project().build_server_plan(config, describe_data(client.data, 1), {})
+    server = Project().build_server_plan(config, str(describe(client.data, 1)), {})
     assert client.data.clients[1].name == "site-1"
     assert weights_hash(client) == weights_hash(server)
 
@@ -75,7 +76,7 @@ def test_own_data_and_model():
     torch.manual_seed(1)
     first = project.build_plan(config, project.load_federation(config, deployment, 0))
     torch.manual_seed(2)
-    second = project.build_server_plan(config, describe_data(first.data, 0), {})
+    second = project.build_server_plan(config, str(describe(first.data, 0)), {})
     assert weights_hash(first) == weights_hash(second), "initial weights follow the seed of the run"
     assert (first.data.classes, len(first.data.clients[0])) == (2, 12)
 
@@ -98,4 +99,4 @@ HUGE = '{"x": [[1000000, 1000000], "float32"], "y": [[], "int64"], "classes": 2,
 @pytest.mark.parametrize("description", ["", "[]", '{"x": [[4], "float32"]}', '{"x": 1, "y": 2}', HUGE])
 def test_data_that_cannot_be_described_are_refused(description):
     with pytest.raises(InputError, match="a client's description of its data cannot be used"):
-        make_placeholders(description, 2, frozenset(), {})
+        read_description(description)

@@ -14,7 +14,6 @@ from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.testing import (
     check_bad_options,
-    check_method,
     play,
     play_params,
     require_stacking_agrees,
@@ -214,7 +213,3 @@ def test_bad_options_are_refused():
     )
     with pytest.raises(ModelError, match="3 layers"):
         tiny_plan("fedala(layers=4)")
-
-
-def test_it_keeps_the_contract():
-    check_method("fedala(layers=2, share=0.5)")

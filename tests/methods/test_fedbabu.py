@@ -9,7 +9,7 @@ from idiolect.core.errors import ModelError, OptionError
 from idiolect.engines import Plan
 from idiolect.engines.client_evaluation import adapt_model
 from idiolect.task.optimizers import SGD
-from idiolect.testing import check_method, play, play_params, require_equal, tiny_plan
+from idiolect.testing import play, play_params, require_equal, tiny_plan
 from idiolect.testing.scalar import (
     Product,
     download_of,
@@ -108,7 +108,3 @@ def test_bad_options_are_refused():
         tiny_plan("fedbabu(layers=3)")
     with pytest.raises(ModelError, match="3 layers"):
         tiny_plan("fedbabu(layers=4)")
-
-
-def test_it_keeps_the_contract():
-    check_method("fedbabu(part=head, layers=2, epochs=1)")

@@ -14,7 +14,6 @@ from idiolect.methods.local import Local
 from idiolect.task.schedules import Exponential
 from idiolect.testing import (
     check_bad_options,
-    check_method,
     play,
     play_params,
     require_stacking_agrees,
@@ -191,7 +190,3 @@ def test_a_move_beyond_the_mean_is_refused_before_any_step():
 
 def test_bad_options_are_refused():
     check_bad_options("l2sgd", "p=0", "p=1", "p=-0.5", "lam=-1")
-
-
-def test_it_keeps_the_contract():
-    check_method("l2sgd(p=0.5, lam=1)")

@@ -11,7 +11,7 @@ from idiolect.engines.slots import aggregate, first_client, first_server, keep_a
 from idiolect.methods.lgfedavg import BODY, PARTED
 from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
-from idiolect.testing import check_method, play, play_params, require_stacking_agrees, tiny_plan
+from idiolect.testing import play, play_params, require_stacking_agrees, tiny_plan
 from idiolect.testing.scalar import download_of, personal_model, train_client
 
 HEAD = {"4.weight", "4.bias"}
@@ -141,7 +141,3 @@ def test_bad_options_are_refused():
         methods.build("lgfedavg(layers=0, pretrain=2)")
     with pytest.raises(ModelError, match="3 layers"):
         tiny_plan("lgfedavg(layers=4)")
-
-
-def test_it_keeps_the_contract():
-    check_method("lgfedavg(layers=2, pretrain=1)")

@@ -118,7 +118,7 @@ class InputLayout:
         """The inputs that are whole numbers."""
         parts = torch.split(rows, [leaf.size for leaf in self.leaves], 1)
         return [
-            part[:, int(leaf.sequence) :]
+            part[:, int(leaf.sequence) :].long()
             for part, leaf in zip(parts, self.leaves, strict=True)
             if leaf.dtype == "int64"
         ]

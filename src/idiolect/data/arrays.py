@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from ..core.errors import DataError
+from ..core.once import say_once
 from . import samples
 from .lazy.arrays import ArraySamples
-from .lazy.datasets import open_dataset
+from .lazy.datasets import generator_states, open_dataset, own_randomness, seed_all
 from .samples import Inputs, Samples
 
 LARGEST = 2**63 - 1
@@ -133,6 +134,32 @@ def _from_array(values: Any, what: str, owner: str) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(native))
 
 
+def read_stream(dataset: Iterable[Any], owner: str) -> list[Any]:
+    """All that a stream gives, which is kept: it has no places that could be read when they are needed."""
+    items: list[Any] = []
+    size = 0
+    with own_randomness():
+        seed_all(0)
+        before = generator_states()
+        for item in dataset:
+            items.append(item)
+            size += (
+                sum(part.nbytes for part in item if hasattr(part, "nbytes")) if isinstance(item, tuple | list) else 8
+            )
+            if size + 8 * len(items) > samples.LARGE:
+                raise DataError(
+                    f"{owner}: the stream {type(dataset).__name__} has no length, and after {len(items):,} samples, of"
+                    f" more than {samples.LARGE >> 20} MB, it goes on; give a data set with __len__ and __getitem__,"
+                    " which is read batch by batch, or let it end"
+                )
+        if before != generator_states():
+            say_once(
+                f"{owner}: the stream {type(dataset).__name__} draws random numbers, but is read once, so every epoch"
+                " has the same; give a data set with __len__ and __getitem__, or transforms"
+            )
+    return items
+
+
 def _gather(dataset: Dataset[Any], owner: str) -> tuple[Inputs, Tensor]:
     """All samples of a dataset, stacked, or to be read when they are needed."""
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
@@ -141,7 +168,7 @@ def _gather(dataset: Dataset[Any], owner: str) -> tuple[Inputs, Tensor]:
         if not hasattr(dataset, "__len__"):
             raise DataError(f"{owner}: the dataset {type(dataset).__name__} has no length; define __len__")
         return open_dataset(dataset, owner)
-    items = list(dataset)
+    items = read_stream(dataset, owner)
     if not items:
         raise DataError(f"{owner} is empty; leave it out or give it samples")
     if any(not isinstance(item, tuple | list) or len(item) != 2 for item in items):

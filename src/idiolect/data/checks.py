@@ -57,7 +57,7 @@ def warn_of_random(clients: Sequence[Client]) -> None:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         log.warning(
             "the data set of client %r%s draws random numbers, which its validation and test samples also get (always"
-            " the same ones); give it data sets of their own without them: {'train': ..., 'val': ..., 'test': ...}",
+            " the same ones); give the same samples without them as well: {'train': augmented, 'plain': plain}",
             names[0],
             more,
         )

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Client:
-    """One client: index sets into `x` and `y`, which all clients may share.
+    """One client: index sets into `x` and `y`, which all clients may share. `labels` are the names of its own classes,
+    where they are not those of all clients.
 
     >>> client = Client("a", torch.eye(3), torch.tensor([0, 1, 0]), *map(torch.tensor, ([0, 2], [1], [])))
     >>> client.split("val")
@@ -37,6 +38,7 @@ class Client:
     test: Tensor
     shift: Shift | None = None
     transform: Transforms | None = None
+    labels: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         shift = f", {self.shift}" if self.shift else ""
@@ -74,15 +76,22 @@ class Client:
         return (self.transform(x, positions, owner, draw) if self.transform else x), y
 
 
+PLAIN = "plain"
+"""What a client calls its training samples without random transforms, from which validation and test are cut."""
+
+
 def build_client(name: str, data: Any, shares: Shares, rng: np.random.Generator, classes: int | None) -> Client:
     """A client with its own tensors: the splits it gives one after another, the others cut from its training data."""
     owner = f"client {name!r}"
     splits = dict(data) if isinstance(data, Mapping) else {"train": data}
-    if "train" not in splits or set(splits) - set(SPLITS):
+    if "train" not in splits or set(splits) - {*SPLITS, PLAIN}:
         raise DataError(
-            f"{owner} has the keys {', '.join(map(str, splits)) or 'none'}; give train and, if you like, val and test"
+            f"{owner} has the keys {', '.join(map(str, splits)) or 'none'}; give train and, if you like, val and test,"
+            f" or {PLAIN}: the training samples without random transforms"
         )
-    parts = {which: arrays.pair(splits[which], f"{owner}, {which}", classes) for which in SPLITS if which in splits}
+    parts = {
+        which: arrays.pair(splits[which], f"{owner}, {which}", classes) for which in (*SPLITS, PLAIN) if which in splits
+    }
     if not sum(len(x) for x, _ in parts.values()):
         raise DataError(f"{owner} is empty; leave it out or give it samples")
     if len({(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in parts.values()}) > 1:
@@ -93,9 +102,13 @@ def build_client(name: str, data: Any, shares: Shares, rng: np.random.Generator,
     first, second, third = (share / sum(wanted) for share in wanted)
     start = len(parts["train"][0])
     cuts = cut(start, (first, second, third), rng)
-    for which in list(parts)[1:]:
+    for which in [which for which in parts if which in ("val", "test")]:
         cuts[which] = np.arange(start, start + len(parts[which][0]))
         start += len(cuts[which])
+    if PLAIN in parts:
+        if len(parts[PLAIN][0]) != len(parts["train"][0]) or not torch.equal(parts[PLAIN][1], parts["train"][1]):
+            raise DataError(f"{owner}: {PLAIN} must hold the samples of train in the same order, with the same targets")
+        cuts |= {which: start + cuts[which] for which in ("val", "test") if which not in parts}
     x, y = join_inputs([x for x, _ in parts.values()]), torch.cat([y for _, y in parts.values()])
     train, val, test = (torch.from_numpy(cuts[which]) for which in SPLITS)
     return Client(name, x, y, train, val, test)

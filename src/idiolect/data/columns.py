@@ -4,6 +4,7 @@ others."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,13 @@ import numpy as np
 import torch
 
 from ..core.errors import DataError
+from ..core.layout import InputLayout, find_layout
 from ..core.options import Options, option
 from .cutting import KINDS, Cutting
 from .formats.frames import require_columns
+from .lists import is_list, pad, read_lists, read_words
 from .naming import Naming, number_labels, sort_names
-from .notes import MANY, say_classes
+from .notes import MANY, say_classes, say_tokens
 from .preparing import GAPS, SCALES, Column, Preparation
 
 if TYPE_CHECKING:
@@ -35,7 +38,9 @@ class Columns(Options):
     """What the columns of a table are."""
 
     client: str | None = option(None, help="the column that names the client")
-    target: str = option("target", help="the column to predict")
+    target: str | tuple[str, ...] = option(
+        "target", help="the column to predict, or several with numbers: [height, weight]"
+    )
     leave_out: tuple[str, ...] = option((), help="columns to ignore")
     predict: str | None = option(
         None,
@@ -47,8 +52,8 @@ class Columns(Options):
     )
     encode: str = option(
         "refuse",
-        choices=("refuse", "onehot"),
-        help="what becomes of text: onehot is an input per value that any client has",
+        choices=("refuse", "onehot", "words"),
+        help="what becomes of text: an input per value that any client has, or a sequence of words",
     )
     gaps: str = option(
         "refuse",
@@ -64,33 +69,85 @@ class Columns(Options):
         from .sources.base import Pool
 
         named = [column for column in (self.client, self.time, self.session, self.fold) if column]
-        require_columns(table, (self.target, *named, *self.leave_out), owner)
-        if self.target in named:
+        require_columns(table, (*self.targets, *named, *self.leave_out), owner)
+        if doubled := [column for column in self.targets if column in named or self.targets.count(column) > 1]:
             raise DataError(
-                f"{owner}: the column {self.target!r} is the target, so it cannot be anything else; name another"
+                f"{owner}: the column {doubled[0]!r} is the target, so it cannot be anything else; name another"
             )
-        features = [known for known in table.columns if known not in (*named, self.target, *self.leave_out)]
+        features = [known for known in table.columns if known not in (*named, *self.targets, *self.leave_out)]
         if not features or not len(table):
-            used = " and ".join(dict.fromkeys((*named, self.target)))
+            used = " and ".join(dict.fromkeys((*named, *self.targets)))
             raise DataError(f"{owner} has no {'rows' if features else 'columns'} besides {used}")
-        for column in (*named, self.target):
+        for column in (*named, *self.targets):
             refuse_gaps(table[column], owner)
-        y, classes = read_target(table[self.target], self.predict, owner)
+        y, classes = read_targets([table[column] for column in self.targets], self.predict, owner)
+        texts = [table[name] for name in features if self.encode == "words" and is_text_column(table[name])]
+        sequences, lexicon = self._sequences(table, features, texts, owner)
+        groups = None if self.client is None else client_names(table[self.client])
+        number = len(classes) or (None if y.is_floating_point() else int(y.max()) + 1)
+        targets = self.targets if len(self.targets) > 1 else ()
+        features = [known for known in features if known not in sequences]
+        if sequences:
+            x, layout = self._lay_out(table, features, sequences, owner)
+            names, cutting = Naming(classes, targets=targets), self._cutting(table, owner)
+            return Pool(x, y, groups, number, name, names=names, cutting=cutting, layout=layout, lexicon=lexicon)
         columns, values = self._inputs(table, features, owner)
         rows = np.concatenate(values, 1)
-        columns_kept = tuple(columns)
-        preparation = Preparation(columns_kept, self.scale, self.gaps)
-        plain = self.scale == "none" and not np.isnan(rows).any() and not any(column.values for column in columns)
+        preparation = Preparation(tuple(columns), self.scale, self.gaps)
+        plain = self.scale == "none" and self.gaps == "refuse" and not any(column.values for column in columns)
         return Pool(
             torch.from_numpy(np.ascontiguousarray(rows.astype(np.float32) if plain else rows)),
             y,
-            None if self.client is None else client_names(table[self.client]),
-            len(classes) or (None if y.is_floating_point() else int(y.max()) + 1),
+            groups,
+            number,
             name,
-            names=Naming(classes, preparation.inputs),
+            names=Naming(classes, preparation.inputs, targets=targets),
             cutting=self._cutting(table, owner),
             preparation=None if plain else preparation,
         )
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The columns to predict."""
+        return (self.target,) if isinstance(self.target, str) else self.target
+
+    def _sequences(
+        self, table: pl.DataFrame, features: Sequence[str], texts: Sequence[pl.Series], owner: str
+    ) -> tuple[dict[str, list[torch.Tensor]], tuple[str, ...]]:
+        """The columns that are sequences, by name, and the words of those that are text."""
+        lists = {name: read_lists(table[name], owner) for name in features if is_list(table[name])}
+        found = {name: values for name, values in lists.items() if isinstance(values, list)}
+        for name, values in found.items():
+            if values[0].dtype == torch.int64:
+                if texts:
+                    raise DataError(
+                        f"{owner}: the column {name!r} holds tokens already, and encode=words would number words in the"
+                        " same way; bring one of them to numbers"
+                    )
+                say_tokens(f"{owner}: the lists of {name!r}", max(int(row.max()) for row in values))
+        words, lexicon = read_words(texts, owner)
+        return found | {column.name: rows for column, rows in zip(texts, words, strict=True)}, lexicon
+
+    def _lay_out(
+        self, table: pl.DataFrame, features: list[str], sequences: Mapping[str, Any], owner: str
+    ) -> tuple[torch.Tensor, InputLayout]:
+        """Sequences, and all other columns as one input `columns` beside them."""
+        several: dict[str, Any] = {name: pad(rows) for name, rows in sequences.items()}
+        if features:
+            rows = np.concatenate(self._inputs(table, features, owner)[1], 1)
+            if self.scale != "none" or np.isnan(rows).any():
+                raise DataError(
+                    f"{owner}: columns beside sequences ({', '.join(sequences)}) cannot be scaled or filled; leave out"
+                    " scale and drop rows with gaps, or leave the sequences out"
+                )
+            if "columns" in several:
+                raise DataError(
+                    f"{owner}: the column 'columns' is a sequence; rename it, as that is what all others are"
+                )
+            several = {"columns": torch.from_numpy(rows.astype(np.float32)), **several}
+        nested = several if len(several) > 1 else next(iter(several.values()))
+        layout = find_layout(nested)
+        return layout.pack(nested, owner), layout
 
     def _inputs(self, table: pl.DataFrame, features: list[str], owner: str) -> tuple[list[Column], list[np.ndarray]]:
         columns, values = [], []
@@ -119,6 +176,13 @@ class Columns(Options):
                 f"{owner}: the column {name!r} holds dates or times, such as {_example(column)}; split by it with"
                 f" time={name}, turn it into a number, or leave it out: leave_out=[{name}]"
             )
+        if is_list(column):
+            lists = read_lists(column, owner)
+            if isinstance(lists, list):
+                raise DataError(
+                    f"{owner}: the lists of {name!r} differ in length, but did not before; bring them to one"
+                )
+            return Column(name, size=lists.shape[1]), lists
         if not is_text_column(column):
             raise DataError(
                 f"{owner}: the column {name!r} holds {kind}, not a number or text per row; leave it out:"
@@ -232,6 +296,21 @@ def read_target(column: pl.Series, predict: str | None, owner: str) -> tuple[tor
     if predict is None and kind != pl.Boolean:
         say_classes(f"{owner}: the target {name!r}", len(known))
     return torch.from_numpy(numbered.astype(np.int64)), tuple(map(str, known))
+
+
+def read_targets(columns: Sequence[pl.Series], predict: str | None, owner: str) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """The targets of one column, or numbers of several, which all must hold."""
+    if len(columns) == 1:
+        return read_target(columns[0], predict, owner)
+    if not columns:
+        raise DataError(f"{owner}: no target is named; name a column, as in target=died, or several numbers")
+    for column in columns:
+        if not column.dtype.is_numeric() or predict == "classes":
+            raise DataError(
+                f"{owner}: several targets are predicted as numbers, but {column.name!r} holds classes; predict one"
+                " column of classes, or leave it out"
+            )
+    return torch.stack([read_target(column, "numbers", owner)[0] for column in columns], 1), ()
 
 
 def is_text_column(column: pl.Series) -> bool:

@@ -23,7 +23,8 @@ from .checks import check_clients, check_public, warn_of_random
 from .client import Client, build_client
 from .cutting import Cutting
 from .lazy.cache import attach_cache
-from .naming import UNNAMED, Naming, make_naming, number_clients
+from .lists import keep_trained
+from .naming import UNNAMED, Naming, make_naming, number_clients, number_names, number_own
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
 from .preparing import Preparation, Prepared
 from .samples import Inputs, Samples, digest_rows
@@ -72,6 +73,11 @@ class Federation:
     def __len__(self) -> int:
         """The number of clients."""
         return len(self.clients)
+
+    @property
+    def own_labels(self) -> dict[str, list[str]]:
+        """The names of each client's own classes, where each has its own."""
+        return {client.name: list(client.labels) for client in self.clients if client.labels}
 
     @cached_property
     def seen(self) -> tuple[int, ...]:
@@ -183,6 +189,9 @@ class Federation:
         public: Any = None,
         class_names: Sequence[str] | None = None,
         feature_names: Sequence[str] | None = None,
+        first: int = 0,
+        layout: InputLayout | None = None,
+        own_labels: bool = False,
     ) -> Federation:
         """A federation of clients that come with their own data.
 
@@ -198,25 +207,37 @@ class Federation:
             public: samples that everybody may see, as a tuple (x, y) or a dataset.
             class_names: names of the classes, from label 0 on; where labels are text, these are their names.
             feature_names: names of the numbers of a sample.
+            first: the number of the first client, where others come before it; its splits are drawn by it.
+            layout: how several inputs, or sequences, lie in rows, where clients that are not among these have a say.
+            own_labels: whether each client's labels are its own, numbered by itself, so that 0 is not the same class
+                everywhere.
 
         >>> Federation.from_clients({"north": ([[0.1], [0.2]], [0, 1]), "south": ([[0.3]], [1])})
         Federation('custom', 2 clients, 2 classes, given)
         """
         shares, seed = check_shares(split), check_seed(seed)
         listed = list(clients)
-        items = clients.items() if isinstance(clients, Mapping) else zip(_number(len(listed)), listed, strict=True)
+        items = clients.items() if isinstance(clients, Mapping) else zip(number_names(len(listed)), listed, strict=True)
         given = make_naming(class_names, feature_names)
-        named, of_classes = number_clients([(str(key), data) for key, data in items], given.classes)
-        named, layout = lay_out(named)
+        named, own = [(str(key), data) for key, data in items], list[tuple[str, ...]]()
+        if own_labels:
+            if classes is not None or class_names is not None:
+                raise DataError("classes and class_names are those of all clients; leave them out with own labels")
+            named, own = number_own(named)
+            classes = max(map(len, own), default=None)
+        named, of_classes = number_clients(named, given.classes)
+        named, layout = lay_out(named, layout)
         names = replace(given, classes=of_classes)
         classes = len(of_classes) if classes is None and of_classes else classes
         built = [
             build_client(key, data, shares, generator(seed, "split", position), classes)
-            for position, (key, data) in enumerate(named)
+            for position, (key, data) in enumerate(named, first)
         ]
+        if own:
+            built = [replace(client, labels=labels) for client, labels in zip(built, own, strict=True)]
         ends = np.cumsum([0, *(len(client.x) for client in built)])
         ranges = [np.arange(start, end) for start, end in pairwise(ends)]
-        return cls._check_and_build(
+        return cls.check_and_build(
             built, name, classes, GIVEN, content_hash(ranges), public, unseen, seed, None, names, layout
         )
 
@@ -240,6 +261,7 @@ class Federation:
         cutting: Cutting | None = None,
         preparation: Preparation | None = None,
         layout: InputLayout | None = None,
+        lexicon: Sequence[str] = (),
     ) -> Federation:
         """A federation that a partition makes out of one pool of data.
 
@@ -255,6 +277,7 @@ class Federation:
             cutting: what decides the splits, where they are not random.
             preparation: what is done to the columns of `x` once it is known who trains on which samples.
             layout: how several inputs lie in the rows of `x`; found where they are given apart.
+            lexicon: the words that tokens from 2 on stand for; those that no training sample has become unknown.
 
         >>> x, y = torch.rand(100, 3), torch.arange(100) % 4
         >>> Federation.from_pool(x, y, "pathological:2", clients=5).label_counts().count_nonzero(1)
@@ -278,18 +301,25 @@ class Federation:
         if preparation is not None:
             x, public, prepared = _prepare(preparation, x, public, titles, splits, hold_out(len(titles), unseen, seed))
             names = replace(names, features=prepared.inputs)
+        if lexicon:
+            trained = [
+                parts[0].numpy() for at, parts in enumerate(splits) if at not in hold_out(len(titles), unseen, seed)
+            ]
+            assert layout is not None
+            x, known = keep_trained(x, layout, lexicon, np.concatenate(trained))
+            words, names = len(known), replace(names, words=known)
         built = [
             Client(title, x, y, train, val, test, shift)
             for title, (train, val, test), shift in zip(titles, splits, shifts, strict=True)
         ]
         rule = str(dealt.partition)
-        federation = cls._check_and_build(
+        federation = cls.check_and_build(
             built, name, classes, rule, dealt.hash, public, unseen, seed, words, names, layout
         )
         return replace(federation, prepared=prepared)
 
     @classmethod
-    def _check_and_build(
+    def check_and_build(
         cls,
         clients: Sequence[Client],
         name: str,
@@ -303,6 +333,7 @@ class Federation:
         names: Naming = UNNAMED,
         layout: InputLayout | None = None,
     ) -> Federation:
+        """A federation of clients that are built already, or the error about what is wrong with them."""
         if layout is not None and any(client.shift for client in clients):
             raise DataError(f"{name} has several inputs ({layout}), which no feature shift fits; use another partition")
         classes = check_clients(clients, classes)
@@ -365,11 +396,7 @@ def _names(indices: Sequence[Indices], groups: np.ndarray | None) -> list[str]:
         names = [np.unique(groups[index]) for index in indices]
         if all(len(inside) == 1 for inside in names) and len({inside[0] for inside in names}) == len(names):
             return [str(inside[0]) for inside in names]
-    return _number(len(indices))
-
-
-def _number(clients: int) -> list[str]:
-    return [f"client-{position:0{len(str(clients - 1))}}" for position in range(clients)]
+    return number_names(len(indices))
 
 
 def _update(digest: Any, body: Inputs, index: Tensor) -> None:

@@ -16,6 +16,7 @@ from ..core.errors import DataError, UnknownNameError
 from ..core.layout import is_nested
 from ..core.options import did_you_mean
 from . import arrays
+from .client import PLAIN
 from .naming import is_text
 from .notes import MANY, say_classes, say_missing_classes, say_tokens
 from .samples import Samples
@@ -24,16 +25,17 @@ from .splits import SPLITS
 if TYPE_CHECKING:
     from .federation import Federation
 
-CHOICES = {"predict": ("classes", "numbers"), "inputs": ("tokens", "numbers")}
+CHOICES = {"predict": ("classes", "numbers"), "inputs": ("tokens", "numbers"), "labels": ("shared", "own")}
 
 
 @dataclass(frozen=True)
 class Kinds:
     """What arrays hold: targets that are `classes` or `numbers`, inputs that are `tokens` or `numbers`; None takes them
-    by their type."""
+    by their type. Labels are `shared` by all clients, or each client's `own`."""
 
     predict: str | None = None
     inputs: str | None = None
+    labels: str | None = None
 
     def clients(self, clients: Any) -> Any:
         """Clients, in a mapping or in order, with their arrays as what they are said to hold."""
@@ -47,7 +49,7 @@ class Kinds:
         """A client, or a pool, with its arrays as what they are said to hold."""
         if self == Kinds():
             return data
-        if isinstance(data, Mapping) and set(data) <= set(SPLITS):
+        if isinstance(data, Mapping) and set(data) <= {*SPLITS, PLAIN}:
             return {which: self.change(part, f"{owner}, {which}") for which, part in data.items()}
         if isinstance(data, Dataset):
             data = arrays.pair(data, owner)
@@ -88,7 +90,8 @@ class Kinds:
         """Say what whole numbers are taken as, where nobody said it."""
         client = data.clients[0]
         if self.inputs is None and data.layout is None and data.tokens:
-            say_tokens(f"{data.name}: the inputs", data.vocabulary - 1)
+            lowest = min((int(c.x.min()) for c in data.clients if isinstance(c.x, Tensor)), default=0)
+            say_tokens(f"{data.name}: the inputs", data.vocabulary - 1, lowest)
         if (
             self.predict is None
             and data.classes

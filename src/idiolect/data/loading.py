@@ -16,9 +16,10 @@ from .columns import Columns
 from .federation import Federation
 from .formats.frames import ENDINGS
 from .kinds import CHOICES, Kinds, read_kinds, require_known
-from .naming import Naming, number_clients
+from .naming import Naming, number_clients, number_names
 from .partitions.base import Partition
 from .several import lay_out
+from .sites import is_site_table, join_sites
 from .sources.base import OwnSource, Pool, Source, sources
 from .sources.huggingface import HuggingFace
 from .splits import SHARES
@@ -57,7 +58,8 @@ def load(
         public: samples that everybody may see: an expression, a `Source`, a `Pool`, a tuple (x, y), a dataset; or a
             number, the share of a pool's samples that is taken out for it.
         columns: of a table what its columns are, see `table`; of arrays `predict`, which says that targets are
-            `numbers` or `classes`, and `inputs`, which says that whole numbers are `tokens` or measurements, `numbers`.
+            `numbers` or `classes`, `inputs`, which says that whole numbers are `tokens` or measurements, `numbers`,
+            and of clients with arrays `labels`, which says that each has its `own`.
 
     >>> load("digits", partition="pathological:2", clients=5)
     Federation('digits', 5 clients, 10 classes, pathological(classes_per_client=2))
@@ -80,7 +82,8 @@ def load(
         raise DataError(f"{data!r} is a file: write {kind}:{data}, with options in brackets, or give Path({data!r})")
     source, name = sources.build(data) if isinstance(data, str) else data, ""
     if isinstance(source, OwnSource):
-        source, name = source.call(), shorten_code(source.name)
+        name = shorten_code(source.name)
+        source = _call_by_client(source, clients) if source.by_client else source.call()
         if isinstance(source, str | Federation):
             return load(
                 source, partition=partition, clients=clients, split=split, seed=seed, unseen=unseen, public=public
@@ -89,6 +92,8 @@ def load(
         source = table(source, **columns)
     elif isinstance(source, Dataset) or (isinstance(source, tuple) and len(source) == 2):
         source = _pool(source, name or "pool", read_kinds(columns))
+    if columns.get("labels") == "own" and isinstance(source, Source | Pool):
+        raise DataError("labels=own is for clients that come with arrays of their own; leave it out")
     if isinstance(source, Source | Pool):
         federation = source.federation(partition, clients=clients, split=split, seed=seed, unseen=unseen, public=shown)
         if isinstance(data, tuple | Dataset):
@@ -100,6 +105,11 @@ def load(
             f" ({', '.join(sources)}), a tuple (x, y), a PyTorch dataset, or a list or mapping of clients"
         )
     kinds = read_kinds(columns)
+    if isinstance(source, Mapping) and any(map(is_site_table, source.values())):
+        shares = SHARES if split is None else split
+        source = join_sites(source, split=shares, seed=seed, unseen=unseen, public=shown, name=name or "custom")
+        _refuse_dealing(source, partition, clients)
+        return source
     federation = Federation.from_clients(
         kinds.clients(source),
         split=SHARES if split is None else split,
@@ -107,14 +117,26 @@ def load(
         name=name or "custom",
         unseen=unseen,
         public=shown,
+        own_labels=kinds.labels == "own",
     )
     kinds.say(federation)
-    if partition is not None or clients not in (None, len(federation)):
+    _refuse_dealing(federation, partition, clients)
+    return federation
+
+
+def _refuse_dealing(data: Federation, partition: Any, clients: int | None) -> None:
+    if partition is not None or clients not in (None, len(data)):
         raise DataError(
-            f"these are {len(federation)} clients that come with their own data, which cannot be dealt anew; leave out"
+            f"these are {len(data)} clients that come with their own data, which cannot be dealt anew; leave out"
             " partition and clients"
         )
-    return federation
+
+
+def _call_by_client(source: OwnSource, clients: int | None) -> dict[str, Any]:
+    """What a function gives for each client's number."""
+    if clients is None:
+        raise DataError(f"{source.name} gives the data of one client; say how many clients there are, as in clients=3")
+    return {name: source.call(client=number) for number, name in enumerate(number_names(clients))}
 
 
 def _pool(data: Any, name: str, kinds: Kinds) -> Pool:

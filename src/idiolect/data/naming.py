@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,16 @@ class Naming:
         classes: a name for every class.
         features: a name for every number of a sample.
         words: a name for every token.
+        targets: a name for every number that is predicted, where these are several.
     """
 
     classes: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.classes or self.features or self.words)
+        return bool(self.classes or self.features or self.words or self.targets)
 
     def as_dict(self) -> dict[str, list[str]]:
         """The names that there are, as plain values."""
@@ -89,6 +92,15 @@ def sort_names(values: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted({str(value) for value in values}, key=natural_key))
 
 
+def number_names(clients: int) -> list[str]:
+    """Names for clients that have none.
+
+    >>> number_names(2)
+    ['client-0', 'client-1']
+    """
+    return [f"client-{position:0{len(str(clients - 1))}}" for position in range(clients)]
+
+
 def number_labels(values: Any, names: Sequence[str], owner: str) -> np.ndarray:
     """The numbers of labels that are text."""
     number = {name: place for place, name in enumerate(names)}
@@ -117,6 +129,29 @@ def number_clients(
         return x, number_labels(y, known, owner)
 
     return [(name, number(data, f"client {name!r}")) for name, data in clients], known
+
+
+def number_own(clients: Sequence[tuple[str, Any]]) -> tuple[list[tuple[str, Any]], list[tuple[str, ...]]]:
+    """Clients by name, each with its labels numbered by itself, and the names of each one's classes."""
+    numbered, names = [], []
+    for name, data in clients:
+        pairs = _pairs(data)
+        if not pairs:
+            raise DataError(f"client {name!r}: labels=own is for arrays (x, y); read the data set first")
+        labels = [np.asarray(y) for _, y in pairs]
+        if any(y.dtype.kind == "f" for y in labels):
+            raise DataError(f"client {name!r} has numbers to predict, and labels=own is for classes; leave it out")
+        own = sort_names(value for y in labels for value in y.ravel().tolist())
+        number = partial(_number, names=own)
+        numbered.append(
+            (name, {which: number(part) for which, part in data.items()} if isinstance(data, Mapping) else number(data))
+        )
+        names.append(own)
+    return numbered, names
+
+
+def _number(pair: Any, names: tuple[str, ...]) -> tuple[Any, np.ndarray]:
+    return pair[0], number_labels(np.asarray(pair[1]), names, "it")
 
 
 def _pairs(data: Any) -> list[Any]:

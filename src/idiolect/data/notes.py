@@ -22,10 +22,12 @@ def say_classes(what: str, classes: int) -> None:
         )
 
 
-def say_tokens(what: str, largest: int) -> None:
+def say_tokens(what: str, largest: int, lowest: int = 0) -> None:
     """Say that whole numbers are taken as tokens."""
+    span = f"up to {largest}" if lowest >= 0 else f"from {lowest} to {largest}"
+    doubt = "" if lowest >= 0 else ", though no token is below 0"
     say_once(
-        f"{what} are whole numbers up to {largest}, which are taken as tokens; inputs=numbers takes them as"
+        f"{what} are whole numbers {span}, which are taken as tokens{doubt}; inputs=numbers takes them as"
         " measurements,"
         " inputs=tokens says that tokens are meant"
     )

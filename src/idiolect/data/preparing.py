@@ -57,15 +57,19 @@ class Column:
         name: the column.
         values: where it holds text, the values that become an input each, 1 where a sample has it; else empty.
         scaled: whether it is brought to scale: numbers are, yes or no is not.
+        size: where it holds lists, how many numbers each has.
     """
 
     name: str
     values: tuple[str, ...] = ()
     scaled: bool = True
+    size: int = 0
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the inputs."""
+        if self.size:
+            return tuple(f"{self.name}[{place}]" for place in range(self.size))
         return tuple(f"{self.name}={value}" for value in self.values) or (self.name,)
 
 
@@ -103,7 +107,15 @@ class Preparation:
         everybody = own[seen[0]]
         for name in seen[1:]:
             everybody = everybody.plus(own[name])
-        gaps = np.isnan(rows).any(0)
+        return self.finish(own, everybody, np.isnan(rows).any(0))
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether what is done to one client's columns depends on the sums of all."""
+        return self.scale != "client" or self.gaps != "refuse"
+
+    def finish(self, own: Mapping[str, ColumnSums], everybody: ColumnSums, gaps: np.ndarray) -> Prepared:
+        """What each client's sums and those of everybody say; `gaps` are the inputs that have one."""
         if empty := [name for name, count in zip(self.inputs, everybody.known, strict=True) if not count]:
             raise DataError(f"the column {empty[0]!r} has no value in any training sample; leave it out")
         per_client = self.scale == "client"
@@ -121,11 +133,13 @@ class Preparation:
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """A preparation with what training samples said; `gaps` are the inputs that have one, `scalings` by client, and
-    under "" what holds for all others."""
+    under "" what holds for all others. `sums` are those that the clients told each other, where each has its own
+    table."""
 
     preparation: Preparation
     gaps: np.ndarray
     scalings: Mapping[str, Scaling]
+    sums: ColumnSums | None = None
 
     def __str__(self) -> str:
         return f"scale={self.preparation.scale}, gaps={self.preparation.gaps}"

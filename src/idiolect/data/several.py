@@ -19,26 +19,22 @@ PEEKED = 3
 def lay_out(
     clients: Sequence[tuple[str, Any]], known: InputLayout | None = None
 ) -> tuple[list[tuple[str, Any]], InputLayout | None]:
-    """Clients with one tensor of inputs each, and how these lie in it: as is known, or is found; without a layout where
-    they are arrays already. A client is a pair (x, y), a dataset or a mapping of splits."""
+    """Clients with one tensor of inputs each, and how these lie in it; without a layout where they are arrays already.
+    A client is a pair (x, y), a dataset or a mapping of splits; a `known` layout is that of other clients."""
     clients = [(name, _change(data, lambda pair, _: _gather(pair), name)) for name, data in clients]
     pairs = [(owner, pair) for name, data in clients for owner, pair in _pairs(data, f"client {name!r}")]
     if known is None and not any(is_nested(x, _length(y)) for _, (x, y) in pairs):
         return list(clients), None
-    layout = known or _find_layout(pairs)
+    layouts = [(owner, _named(owner, x)) for owner, (x, _) in pairs]
+    layouts = layouts if known is None else [("the others", known), *layouts]
+    first, layout = layouts[0]
+    for owner, other in layouts[1:]:
+        layout = join_layouts(layout, other, (first, owner))
     packed = [
         (name, _change(data, lambda pair, owner: (layout.pack(pair[0], owner), pair[1]), f"client {name!r}"))
         for name, data in clients
     ]
     return packed, layout
-
-
-def _find_layout(pairs: Sequence[tuple[str, Any]]) -> InputLayout:
-    layouts = [(owner, _named(owner, x)) for owner, (x, _) in pairs]
-    first, layout = layouts[0]
-    for owner, other in layouts[1:]:
-        layout = join_layouts(layout, other, (first, owner))
-    return layout
 
 
 def _named(owner: str, x: Any) -> InputLayout:

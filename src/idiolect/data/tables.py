@@ -21,6 +21,10 @@ FOLDS = "split of the data set"
 """What the splits of a Hugging Face data set are called, where they become those of the clients."""
 
 
+LISTS = {"Sequence", "List", "LargeList"}
+"""What Hugging Face calls columns of lists."""
+
+
 def is_table(data: Any) -> bool:
     """Whether something is a table, a file or folder by its path, or tables by client."""
     by_client = isinstance(data, Mapping) and bool(data) and all(map(is_frame, data.values()))
@@ -44,6 +48,12 @@ def table(data: Any, **columns: Any) -> Pool:
     """
     if isinstance(data, Path):
         return _source_of(data, columns).load()
+    if any("Iterable" in type(part).__name__ for part in (data.values() if isinstance(data, Mapping) else [data])):
+        raise DataError(
+            "a stream of Hugging Face has no length, so nobody knows what to deal and to split; load it without"
+            " streaming=True (it is read from disk as it is needed), or keep a part:"
+            " datasets.Dataset.from_list(list(stream.take(10000)))"
+        )
     if is_hub(data) and (not isinstance(data, Mapping) or not _are_clients(data, columns)):
         return _read_hub(data, columns)
     if isinstance(data, Mapping):
@@ -92,8 +102,9 @@ def _read_hub(data: Any, columns: Mapping[str, Any]) -> Pool:
         parts = [part.add_column(FOLDS, [name] * len(part)) for name, part in data.items()]
         data, columns = datasets.concatenate_datasets(parts), {"fold": FOLDS, **columns}
     if not {"x", "y", "length"} & columns.keys():
-        plain = all(type(feature).__name__ in ("Value", "ClassLabel") for feature in data.features.values())
-        if plain and "text" not in data.column_names:
+        kinds = {type(feature).__name__ for feature in data.features.values()}
+        usual = {"text", *(("x",) if kinds & LISTS else ())} & set(data.column_names)
+        if kinds <= {"Value", "ClassLabel", *LISTS} and not usual:
             return make_columns(columns).pool(_name_labels(data, columns.get("target", "target")), "the data set", "hf")
     fold = columns.pop("fold", None)
     if "target" in columns:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import IdiolectError, InputError, MissingExtraError
 from ..core.trust import remember_code
 from ..runs.export import export
-from .client import ClientService, report_problems
+from .client import ClientService, greet, report_problems
 from .exposure import require_closed
 from .folders import client_folder, lock_server, server_folder
 from .messages import Message
@@ -97,9 +97,15 @@ def handle_request(project: Project, request: Message, index: int, context: flwr
     config, deployment = read_settings(context.run_config)
     own_folder = context.node_config.get("folder")
     folder = client_folder(deployment, index) if own_folder is None else Path(str(own_folder)) / deployment.federation
-    plan = project.build_plan(config, project.load_federation(config, deployment, index))
+    agreed = request.get("data", str) if "data" in request.fields else ""
+    data = project.load_federation(config, deployment, index, agreed)
     remember_code(config.as_dict().values())
-    service = ClientService(plan, index, folder, {"settings": dict(context.run_config), "own": project != Project()})
+    if request.fields.get("kind") == "hello" and not agreed:
+        return greet(data, index, folder, request)
+    plan = project.build_plan(config, data)
+    remember_code(config.as_dict().values())
+    notes = {"settings": dict(context.run_config), "own": project != Project(), "data": agreed}
+    service = ClientService(plan, index, folder, notes)
     try:
         reply = service.handle(request)
     finally:

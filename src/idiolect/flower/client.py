@@ -18,6 +18,8 @@ import torch
 from ..core import codec
 from ..core.errors import IdiolectError, InputError
 from ..core.tree import Slots
+from ..data import Federation
+from ..data.description import describe
 from ..engines import Plan
 from ..engines.client_evaluation import evaluate, evaluate_global
 from ..engines.client_round import train
@@ -26,7 +28,6 @@ from ..runs.setup import weights_hash
 from ..runs.store import Row, Store
 from .folders import BEFORE_ALL_ROUNDS, MODEL_FILE, STATE_FILE, make_private, write_facts
 from .messages import Message, Value, sign, write_scores
-from .project import describe_data
 
 log = logging.getLogger("idiolect")
 
@@ -72,24 +73,11 @@ class ClientService:
     @property
     def key(self) -> str:
         """The secret of this client's folder: it signs replies, and proves after a restart who replies."""
-        if (key := self.states.fact("key")) is None:
-            key = secrets.token_hex(16)
-            write_facts(self.states, {"key": key})
-        return str(key)
+        return read_key(self.states)
 
     def hello(self, request: Message) -> Message:
         """Say who this client is, and how many samples it has."""
-        client = self.plan.data.clients[self.index]
-        fields: dict[str, Value] = {
-            "name": client.name,
-            "samples": len(client),
-            "val": len(client.val),
-            "test": len(client.test),
-            "data": describe_data(self.plan.data, self.index),
-            "weights": weights_hash(self.plan),
-            "key": self.key,
-        }
-        return self._reply(request, fields)
+        return self._reply(request, introduce(self.plan.data, self.index, weights_hash(self.plan)))
 
     def train(self, request: Message) -> Message:
         """Train in a round, and send the upload."""
@@ -152,9 +140,49 @@ class ClientService:
         return state, known
 
     def _reply(self, request: Message, fields: Mapping[str, Value], upload: bytes | None = None) -> Message:
-        repeated = {name: request.fields[name] for name in ("kind", "round", "nonce") if name in request.fields}
-        payloads = {} if upload is None else {"upload": upload}
-        return sign(Message({"client": self.index, **repeated, **fields}, payloads), self.key)
+        return write_reply(request, self.index, self.key, fields, upload)
+
+
+def greet(data: Federation, index: int, folder: Path, request: Message) -> Message:
+    """Say who a client is before it is known what all clients' data have in common, and so which network it has."""
+    make_private(folder)
+    states = Store(folder / STATE_FILE)
+    try:
+        return write_reply(request, index, read_key(states), introduce(data, index))
+    finally:
+        states.close()
+        make_private(folder)
+
+
+def introduce(data: Federation, index: int, weights: str = "") -> dict[str, Value]:
+    """Who a client is: how many samples it has, what they look like, and the hash of its initial weights."""
+    client = data.clients[index]
+    return {
+        "name": client.name,
+        "samples": len(client),
+        "val": len(client.val),
+        "test": len(client.test),
+        "data": str(describe(data, index)),
+        "weights": weights,
+    }
+
+
+def read_key(states: Store) -> str:
+    """The secret of a client's folder, which is made when it is first asked for."""
+    if (key := states.fact("key")) is None:
+        key = secrets.token_hex(16)
+        write_facts(states, {"key": key})
+    return str(key)
+
+
+def write_reply(
+    request: Message, index: int, key: str, fields: Mapping[str, Value], upload: bytes | None = None
+) -> Message:
+    """A signed reply to a request; that to `hello` tells the key."""
+    repeated = {name: request.fields[name] for name in ("kind", "round", "nonce") if name in request.fields}
+    known: dict[str, Value] = {"key": key} if request.fields.get("kind") == "hello" else {}
+    payloads = {} if upload is None else {"upload": upload}
+    return sign(Message({"client": index, **repeated, **fields, **known}, payloads), key)
 
 
 def report_problems(handle: Callable[[Message], Message], request: Message, index: int) -> Message:

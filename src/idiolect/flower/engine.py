@@ -16,6 +16,7 @@ from ..contract import Download
 from ..core import codec
 from ..core.errors import IdiolectError, InputError
 from ..core.tree import Slots
+from ..data.description import describe
 from ..engines import Plan
 from ..engines.client_round import Outcome
 from ..engines.loop import Fetch, Outcomes, Scores, States
@@ -23,7 +24,7 @@ from ..runs.store import Store
 from .folders import BEFORE_ALL_ROUNDS
 from .membership import Membership
 from .messages import Message, Value, is_signed
-from .project import PLACEHOLDER_SAMPLES, describe_data, make_placeholders
+from .project import PLACEHOLDER_SAMPLES, make_placeholders
 from .reports import ScoreValidator, count_steps, read_effort, read_training
 from .settings import Deployment
 from .validation import UploadValidator, check_reply, one_line, refuse_errors, require_success
@@ -46,7 +47,7 @@ class FlowerEngine:
         self.refusals = Counter[int]()
         self._samples, self._sized = dict[int, int](), plan
         data = plan.data
-        blank = make_placeholders(describe_data(data, 0), len(data), data.unseen, {}, public=data.public)
+        blank = make_placeholders(describe(data, 0), len(data), data.unseen, {}, public=data.public)
         self._blank_plan = replace(
             plan, data=blank, training=replace(plan.training, epochs=1, batch_size=PLACEHOLDER_SAMPLES)
         )
@@ -108,7 +109,11 @@ class FlowerEngine:
     def finish(self) -> None:
         """Tell the connected clients that the run is complete, and which round is the selected one."""
         nodes = self.membership.refresh()
-        fields: dict[str, Value] = {"kind": "finish", "selected": int(self.store.fact("selected"))}
+        fields: dict[str, Value] = {
+            "kind": "finish",
+            "data": self.membership.agreed,
+            "selected": int(self.store.fact("selected")),
+        }
         requests = {index: Message({**fields, "client": index, "nonce": secrets.token_hex(8)}) for index in nodes}
         replies = self._exchange(self.plan.rounds - 1, nodes, requests)
         informed = [index for index, reply in replies if isinstance(reply, Message)]
@@ -128,6 +133,7 @@ class FlowerEngine:
             "client": index,
             "round": round,
             "nonce": secrets.token_hex(8),
+            "data": self.membership.agreed,
             **more,
         }
         if receipt:
@@ -216,7 +222,7 @@ class FlowerEngine:
         samples = self.membership.count_samples()
         if samples != self._samples:
             data = self.plan.data
-            sized = make_placeholders(describe_data(data, 0), len(data), data.unseen, samples, public=data.public)
+            sized = make_placeholders(describe(data, 0), len(data), data.unseen, samples, public=data.public)
             self._samples, self._sized = samples, replace(self.plan, data=sized)
         return self._sized
 

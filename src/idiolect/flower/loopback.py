@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.tree import Slots
+from ..data.description import describe
 from ..engines import Plan
 from ..runs.setup import weights_hash
 from ..runs.store import Store
@@ -15,7 +16,7 @@ from .client import ClientService, report_problems
 from .engine import FlowerEngine
 from .membership import Membership
 from .messages import Message
-from .project import describe_data, hide_other_clients, make_placeholders
+from .project import hide_other_clients, make_placeholders
 from .settings import Deployment
 from .transport import Transport
 
@@ -79,7 +80,7 @@ class LoopbackEngine(FlowerEngine):
             for i in range(len(data))
         }
         samples = {i: len(client) for i, client in enumerate(data.clients)}
-        placeholders = make_placeholders(describe_data(data, 0), len(data), data.unseen, samples, public=data.public)
+        placeholders = make_placeholders(describe(data, 0), len(data), data.unseen, samples, public=data.public)
         store = store or Store(None)
         membership = Membership(make_transport(self.services), len(data), deployment, store)
         membership.require_weights(weights_hash(plan))

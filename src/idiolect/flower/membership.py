@@ -4,17 +4,19 @@ same node (which Flower's authentication proves), or the same key when that node
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from statistics import median
 from typing import Any
 
 from ..core.errors import IdiolectError, InputError
+from ..data.description import Description, read_description
 from ..runs.store import Store
 from .folders import write_facts
 from .messages import Message
-from .project import read_description
 from .settings import Deployment
 from .transport import Transport
 from .validation import one_line, refuse_errors, require_success
@@ -24,6 +26,9 @@ RETRY_SECONDS = 60.0
 """After this time a node that was not admitted is asked again."""
 MAX_SAMPLES = 10**8
 MAX_TEXT_LENGTH = 10_000
+MAX_EXCESS = 100
+"""So many times as many classes, words or numbers as is usual among the clients one may have."""
+NUMBERS = {"classes": "classes", "words": "different tokens", "size": "numbers per sample"}
 TEXTS = ("key", "name", "data", "weights")
 
 
@@ -38,7 +43,7 @@ class Member:
         samples: how many training samples it has.
         val: how many validation samples.
         test: how many test samples.
-        data: the description of its data (`project.describe_data`).
+        data: the description of its data (`idiolect.data.description`).
         weights: the hash of its initial weights.
     """
 
@@ -71,8 +76,10 @@ class Membership:
         self.transport, self.n_clients, self.deployment, self.store = transport, n_clients, deployment, store
         self.members: dict[int, Member] = {}
         self.weights: str | None = None
+        self.agreed: str = store.fact("data", "")
         self._pending: dict[str, int] = {}
         self._refused: dict[int, float] = {}
+        self._unfit: set[int] = set()
 
     def refresh(self) -> dict[int, int]:
         """Ask new nodes who they are, and admit those that have replied; the nodes of the connected clients."""
@@ -80,7 +87,8 @@ class Membership:
         now = time.monotonic()
         known = {member.node for member in self.members.values()} | set(self._pending.values())
         known |= {node for node, since in self._refused.items() if now - since < RETRY_SECONDS}
-        sent = self.transport.send({node: Message({"kind": "hello"}) for node in sorted(nodes - known)})
+        hello = Message({"kind": "hello", **({"data": self.agreed} if self.agreed else {})})
+        sent = self.transport.send(dict.fromkeys(sorted(nodes - known), hello))
         self._pending |= {message_id: node for node, message_id in sent.items()}
         for message_id, reply in self.transport.collect(self._pending).items():
             self._admit(self._pending.pop(message_id), reply)
@@ -117,9 +125,33 @@ class Membership:
                 del self.members[index]
                 self._refuse(member.node, error)
 
-    def describe_data(self) -> str:
-        """The description of data that most clients gave."""
-        return Counter(member.data for member in self.members.values()).most_common(1)[0][0]
+    def agree(self) -> str:
+        """What the descriptions of the clients' data make, which is the same from then on. Clients whose own is another
+        are asked again who they are, now that they can bring their data to one form."""
+        if not self.agreed:
+            told = {index: read_description(member.data) for index, member in sorted(self.members.items())}
+            base = find_typical([*told.values()])
+            problems = {index: problem for index, each in told.items() if (problem := find_misfit(base, each))}
+            problems |= find_excess(told)
+            for index, problem in problems.items():
+                self._refuse(self.members.pop(index).node, InputError(f"client {index}: {problem}"))
+            self.agreed = str(reduce(Description.join, [told[index] for index in told if index not in problems]))
+            write_facts(self.store, {"data": self.agreed})
+        for index, member in list(self.members.items()):
+            if member.data != self.agreed or not member.weights:
+                self._unfit.add(member.node)
+                self.forget(index)
+        return self.agreed
+
+    def wait_for_agreed(self) -> None:
+        """Wait for the clients that were asked again, as long as they are connected."""
+        deadline = time.monotonic() + self.deployment.timeout
+        while time.monotonic() < deadline:
+            nodes = {*self.refresh().values(), *self._refused}
+            if not (self._unfit & self.transport.nodes()) - nodes:
+                break
+            time.sleep(self.transport.poll)
+        self._unfit.clear()
 
     def forget(self, index: int) -> None:
         """Ask a client anew who it is, before anything else is asked of it."""
@@ -139,6 +171,7 @@ class Membership:
             return
         members = self.store.fact("members", {})
         joined = "rejoined" if str(index) in members else "joined"
+        joined = "has brought its data to the form of all" if node in self._unfit else joined
         self.members[index] = member
         self._refused.pop(node, None)
         known = {"node": node, "key": member.key, "sizes": member.sizes}
@@ -151,7 +184,7 @@ class Membership:
         if index not in range(self.n_clients):
             raise InputError(f"it claims to be client {index}, but the clients are 0 to {self.n_clients - 1}")
         texts = {name: reply.get(name, str) for name in TEXTS}
-        if max(map(len, texts.values())) > MAX_TEXT_LENGTH:
+        if max(len(text) for name, text in texts.items() if name != "data") > MAX_TEXT_LENGTH:
             raise InputError(f"it says too much; a text may have {MAX_TEXT_LENGTH} characters")
         read_description(texts["data"])
         facts: dict[str, Any] = {**texts, **{name: reply.get(name, int) for name in ("samples", "val", "test")}}
@@ -164,6 +197,8 @@ class Membership:
             raise InputError(f"it claims to be client {index}, which belongs to another node with another key")
         if member.node != known["node"] and known["node"] in self.transport.nodes():
             raise InputError(f"it claims to be client {index}, whose node is still connected")
+        if self.agreed and member.data != self.agreed:
+            raise InputError(f"the data of client {index} are not of the form that the clients agreed on at the start")
         self._check_weights(index, member)
         if not 1 <= member.samples <= MAX_SAMPLES:
             raise InputError(f"client {index} has {member.samples} training samples; 1 to {MAX_SAMPLES} are allowed")
@@ -182,3 +217,34 @@ class Membership:
     def _refuse(self, node: int, error: InputError) -> None:
         self._refused[node] = time.monotonic()
         log.warning("SuperNode %d was not admitted: %s", node, one_line(str(error)))
+
+
+def find_typical(told: Sequence[Description]) -> Description:
+    """The description with which most others can be joined."""
+    different = {str(each): each for each in told}
+    return max(different.values(), key=lambda base: sum(not find_misfit(base, each) for each in told))
+
+
+def find_misfit(base: Description, other: Description) -> str:
+    """Why two clients' data cannot be of one federation; empty if they can."""
+    try:
+        base.join(other)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def find_excess(told: Mapping[int, Description]) -> dict[int, str]:
+    """The clients that ask for far larger networks than the others do, and why."""
+    problems = {}
+    for name in ("classes", "words", "size"):
+        sizes = {index: _measure(each, name) for index, each in told.items()}
+        usual = median(sizes.values())
+        for index, size in sizes.items():
+            if size > MAX_EXCESS * max(usual, 1):
+                problems[index] = f"it has {size:,} {NUMBERS[name]}, more than {MAX_EXCESS} times as many as is usual"
+    return problems
+
+
+def _measure(description: Description, name: str) -> int:
+    return math.prod(description.x[0]) if name == "size" else getattr(description, name) or 0

@@ -42,13 +42,14 @@ def load_personal_model(
         if (personal := store.clients([index], at)[index]) is None or at > newest:
             at, personal = newest, store.clients([index])[index]
         rows, unseen, settings = store.rows(), bool(store.fact("unseen")), store.fact("settings")
+        agreed = str(store.fact("data", ""))
     finally:
         store.close()
     assert personal is not None
     project = project or Project()
     with named_by(folder, trust):
         config, deployment = read_settings(settings)
-        plan = project.build_plan(config, project.load_federation(config, deployment, index))
+        plan = project.build_plan(config, project.load_federation(config, deployment, index, agreed))
     ctx = plan.context(index, at, newcomer=False)
     with torch.random.fork_rng(devices=[]):
         personal = adapt_model(plan, ctx, personal, unseen) or personal

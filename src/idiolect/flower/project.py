@@ -3,8 +3,6 @@ client only its own; all others are placeholders with one blank sample."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import InputError
-from ..core.layout import read_layout
 from ..core.randomness import torch_seed
 from ..data import Client, Federation
-from ..data.checks import MOST_CLASSES
+from ..data.description import Description, describe, read_description
+from ..data.naming import number_names
 from ..data.samples import Inputs
+from ..data.sites import load_site
+from ..data.sources.base import OwnSource, sources
 from ..data.splits import SHARES, hold_out
 from ..engines import Plan
 from ..runs.settings import Config
@@ -26,8 +26,6 @@ from .settings import Deployment
 
 PLACEHOLDER_SAMPLES = 8
 """How many samples a placeholder has, unless the client has said it: enough for a step of training."""
-MAX_SAMPLE_SIZE = 10**8
-"""How many numbers a sample may have."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,8 @@ class Project:
 
     Attributes:
         load_data: takes a client's number and returns its data: (x, y), a PyTorch data set, or a mapping with `train`
-            and, if you like, `val` and `test`. Called on that client only.
+            and, if you like, `val` and `test`; a table (`idiolect.data.table`), or the name of a source. Called on that
+            client only.
         build_model: returns the network, or several, which are given to the clients in turn. Called on the server and
             on every client.
         load_public: returns (x, y) that everybody may see, for methods that need public data.
@@ -46,30 +45,48 @@ class Project:
     build_model: Callable[[], nn.Module | Sequence[nn.Module]] | None = None
     load_public: Callable[[], tuple[Tensor, Tensor]] | None = None
 
-    def load_federation(self, config: Config, deployment: Deployment, index: int) -> Federation:
+    def load_federation(self, config: Config, deployment: Deployment, index: int, agreed: str = "") -> Federation:
         """Load the federation as one client knows it: with its own data and placeholders.
 
         Args:
             config: the settings of the run.
             deployment: the settings of the deployment.
             index: the client's number.
+            agreed: the description that those of all clients make; empty where it is not known yet.
         """
-        if self.load_data is None:
+        load_data = self.find_data(config)
+        if load_data is None:
             return hide_other_clients(resolve_data(config, {}), index)
-        federation = Federation.from_clients(
-            {str(index): self.load_data(index)},
+        n_clients, unseen = count_clients(config), choose_unseen(config)
+        if index not in range(n_clients):
+            raise no_client(index, n_clients)
+        federation = load_site(
+            load_data(index),
+            number_names(n_clients)[index],
+            index,
+            known=read_description(agreed) if agreed else None,
             split=config.split or SHARES,
             seed=config.seed,
             classes=deployment.classes,
-            public=self._load_public(),
+            public=self._load_public(config),
+            trains=index not in unseen,
         )
-        if federation.classes is not None and deployment.classes is None:
+        if federation.classes is not None and deployment.classes is None and not federation.names.classes:
             raise InputError(
                 "the targets are whole numbers, but one client cannot know all classes; "
                 "write their number into the app's configuration, as in classes = 10"
             )
-        clients = federation.clients * count_clients(config)
-        return hide_other_clients(replace(federation, clients=clients, unseen=choose_unseen(config)), index)
+        if agreed and str(describe(federation, 0)) != agreed:
+            raise InputError("this client's data are not of the form that the clients have agreed on")
+        return hide_other_clients(replace(federation, clients=federation.clients * n_clients, unseen=unseen), index)
+
+    def find_data(self, config: Config) -> Callable[[int], Any] | None:
+        """What gives one client's data: the user's function, or that which the settings name; None where they name data
+        that every client loads as a whole."""
+        if self.load_data is not None:
+            return self.load_data
+        source = sources.build(config.data)
+        return (lambda index: source.call(client=index)) if isinstance(source, OwnSource) and source.by_client else None
 
     def build_plan(self, config: Config, data: Federation) -> Plan:
         """Build the plan of a run.
@@ -93,16 +110,31 @@ class Project:
 
         Args:
             config: the settings of the run.
-            description: what clients say about their data (`describe_data`).
+            description: what clients say about their data (`describe`).
             samples: how many training samples each client has, as far as that is known.
         """
         data = make_placeholders(
-            description, count_clients(config), choose_unseen(config), samples, config.data, self._load_public()
+            read_description(description),
+            count_clients(config),
+            choose_unseen(config),
+            samples,
+            config.data,
+            self._load_public(config),
         )
         return self.build_plan(config, data)
 
-    def _load_public(self) -> tuple[Tensor, Tensor] | None:
-        return self.load_public() if self.load_public else None
+    def _load_public(self, config: Config) -> tuple[Inputs, Tensor] | None:
+        """What everybody may see: by the user's function, or a source that the settings name."""
+        if self.load_public is not None:
+            return self.load_public()
+        if config.public is None:
+            return None
+        try:
+            float(config.public)
+            return None  # a share of a pool, which every client takes out of the whole
+        except ValueError:
+            pool = sources.build(config.public).load()
+            return pool.x, pool.y
 
 
 def count_clients(config: Config) -> int:
@@ -116,47 +148,8 @@ def choose_unseen(config: Config) -> frozenset[int]:
     return hold_out(count_clients(config), config.unseen, config.seed)
 
 
-def describe_data(data: Federation, index: int) -> str:
-    """Describe a client's data as JSON, as far as the server needs it to build the model: shapes, dtypes, classes."""
-    client = data.clients[index]
-    facts = {
-        "x": [list(client.x.shape[1:]), str(client.x.dtype).removeprefix("torch.")],
-        "y": [list(client.y.shape[1:]), str(client.y.dtype).removeprefix("torch.")],
-        "classes": data.classes,
-        "words": data.vocabulary if data.tokens else None,
-    }
-    if data.layout is not None:
-        facts["layout"] = data.layout.as_plain()
-    return json.dumps(facts, sort_keys=True)
-
-
-def read_description(description: str) -> dict[str, Any]:
-    """Read what a client says about its data; nothing is made of it before it is known to be possible.
-
-    Args:
-        description: JSON (`describe_data`).
-    """
-    try:
-        facts = json.loads(description)
-        for shape, dtype in (facts["x"], facts["y"]):
-            if not all(type(size) is int and size > 0 for size in shape) or math.prod(shape) > MAX_SAMPLE_SIZE:
-                raise ValueError("a sample has an impossible shape")
-            if not isinstance(dtype, str) or not isinstance(getattr(torch, dtype), torch.dtype):
-                raise ValueError("a sample has an impossible type")
-        for number in (facts["classes"], facts["words"]):
-            if number is not None and (type(number) is not int or not 0 < number <= MOST_CLASSES):
-                raise ValueError("a number of classes or words is impossible")
-        if "layout" in facts:
-            layout = read_layout(facts["layout"])
-            if [sum(leaf.size for leaf in layout.leaves)] != facts["x"][0]:
-                raise ValueError("the inputs do not fill a row")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"a client's description of its data cannot be used: {description!r:.200}") from error
-    return dict(facts)
-
-
 def make_placeholders(
-    description: str,
+    description: Description,
     n_clients: int,
     unseen: frozenset[int],
     samples: Mapping[int, int],
@@ -166,30 +159,35 @@ def make_placeholders(
     """Make a federation of blank samples that look like the data described.
 
     Args:
-        description: what a client says about its data (`describe_data`).
+        description: what clients say about their data.
         n_clients: how many clients the federation has.
         unseen: the clients that never train.
         samples: how many training samples each client has, as far as that is known.
         name: the name of the federation's data.
         public: (x, y) that everybody may see.
     """
-    facts = read_description(description)
-    x, y = (torch.zeros(1, *shape, dtype=getattr(torch, dtype)) for shape, dtype in (facts["x"], facts["y"]))
-    classes, words = facts["classes"], facts["words"]
+    x, y = (torch.zeros(1, *shape, dtype=getattr(torch, dtype)) for shape, dtype in (description.x, description.y))
     empty = torch.zeros(0, dtype=torch.long)
     clients = tuple(
-        Client(f"client-{i}", x, y, torch.zeros(samples.get(i, PLACEHOLDER_SAMPLES), dtype=torch.long), empty, empty)
-        for i in range(n_clients)
+        Client(title, x, y, torch.zeros(samples.get(i, PLACEHOLDER_SAMPLES), dtype=torch.long), empty, empty)
+        for i, title in enumerate(number_names(n_clients))
     )
-    layout = read_layout(facts["layout"]) if "layout" in facts else None
-    return Federation(clients, name, classes, "given", "0" * 12, public, unseen, words=words, layout=layout)
+    return Federation(
+        clients, name, description.classes, "given", "0" * 12, public, unseen, words=description.words,
+        names=description.names, layout=description.layout,
+    )  # fmt: skip
 
 
 def hide_other_clients(data: Federation, index: int) -> Federation:
     """Put placeholders in the place of all clients but one."""
     if index not in range(len(data)):
-        raise InputError(f"there is no client {index}; the federation has {len(data)}, 0 to {len(data) - 1}")
-    others = make_placeholders(describe_data(data, index), len(data), data.unseen, {})
+        raise no_client(index, len(data))
+    others = make_placeholders(describe(data, index), len(data), data.unseen, {})
     blank = [replace(client, transform=data.transform) for client in others.clients]
     clients = (*blank[:index], data.clients[index], *blank[index + 1 :])
     return replace(data, clients=clients, words=others.words)
+
+
+def no_client(index: int, n_clients: int) -> InputError:
+    """The error about a client that there is not."""
+    return InputError(f"there is no client {index}; the federation has {n_clients}, 0 to {n_clients - 1}")

@@ -30,7 +30,7 @@ from .progress import Reporter
 from .result import Result
 from .round_loop import Progress, RoundLoop
 from .settings import OWN, Config, mark_objects
-from .setup import DEALING, arrange_clients, check_objects, make_plan, separate
+from .setup import DEALING, arrange_clients, check_needs, check_objects, make_plan, separate
 from .store import Store
 
 log = logging.getLogger("idiolect")
@@ -103,7 +103,9 @@ def run(
     config, objects = separate({**arguments, **settings})
     folder = None if out is None else new_folder(Path(out))
     with reporting(reporter) as shown:
-        return carry_out(make_plan(config, objects), config, folder, watch, shown, on_interrupt)
+        plan = make_plan(config, objects)
+        check_needs(plan)
+        return carry_out(plan, config, folder, watch, shown, on_interrupt)
 
 
 def carry_out(

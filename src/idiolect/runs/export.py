@@ -29,7 +29,7 @@ from ..data.naming import list_names
 from ..engines import Plan
 from .folder import require_free
 from .model_card import CARD as KEY
-from .model_card import draw_rows, make_card, weights_of
+from .model_card import draw_rows, make_card, names_of, weights_of
 from .model_files import write_model
 from .predictor import make_module, module_of
 from .result import Result
@@ -183,7 +183,7 @@ def _write_all(
         else:
             writers[kind](personal, folder / names[-1])
     texts = {CARD: personal.card()}
-    if known := personal.plan.data.names.as_dict():
+    if known := names_of(personal.plan.data, personal.index if personal.client else None):
         texts[NAMES] = json.dumps(known, indent=1, ensure_ascii=False)
     if (prepared := personal.plan.data.prepared) is not None:
         texts[PREPARATION] = json.dumps(prepared.as_dict(personal.client), indent=1, ensure_ascii=False)
@@ -331,13 +331,13 @@ def about(plan: Plan, config_hash: str, index: int | None, at: int, done: int, w
     from .. import __version__
 
     members = plan.data.seen if index is None else (index,)
+    names = names_of(plan.data, index)
     return {
         **({"clients": len(members)} if index is None else {"client": plan.data.clients[index].name}),
         "method": describe(plan.method),
         "round": f"{at + 1} ({which})",
         "rounds": f"{done + 1} of {plan.rounds}",
-        **({"classes": list_names(plan.data.names.classes)} if plan.data.names.classes else {}),
-        **({"features": list_names(plan.data.names.features)} if plan.data.names.features else {}),
+        **{kind: list_names(names[kind]) for kind in ("classes", "features", "targets") if kind in names},
         **({"inputs": str(plan.data.layout)} if plan.data.layout is not None else {}),
         **({"preparation": f"{plan.data.prepared}; numbers in {PREPARATION}"} if plan.data.prepared else {}),
         "training_samples": sum(int(plan.facts(i)[0]) for i in members),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,8 @@ def make_card(personal: Personal, module: nn.Module, networks: dict[int, dict[st
     plan, task = personal.plan, personal.plan.task_of(personal.index)
     data, client = plan.data, plan.data.clients[personal.index]
     described = Described.of(data)
+    if data.classes is not None and task.classes is not None:
+        described = replace(described, outputs=task.classes)
     layout, number = data.layout, plan.networks[personal.index] if plan.networks else 0
     built_by = plan.built_by[number] if plan.built_by else ""
     if number not in networks:
@@ -70,7 +72,7 @@ def make_card(personal: Personal, module: nn.Module, networks: dict[int, dict[st
             "shift": None if client.shift is None or not personal.client else str(client.shift),
             "columns": None if data.prepared is None else data.prepared.as_dict(personal.client),
         },
-        "names": data.names.as_dict(),
+        "names": names_of(data, personal.index if personal.client else None),
         "scores": [list(score) for score in personal.scores],
         "prediction": _describe_prediction(personal, module),
     }
@@ -98,6 +100,12 @@ def _is_named(method: Method) -> bool:
         return methods.build(describe(method)) == method
     except IdiolectError:
         return False
+
+
+def names_of(data: Federation, index: int | None) -> dict[str, list[str]]:
+    """What the data call things; the classes are a client's own where it has its own."""
+    own = data.clients[index].labels if index is not None else ()
+    return data.names.as_dict() | ({"classes": list(own)} if own else {})
 
 
 def draw_inputs(shape: tuple[int, ...], dtype: torch.dtype, vocabulary: int, count: int = 2) -> Tensor:

@@ -159,8 +159,8 @@ def make_client(data: Federation, name: str, given: Any, split: Sequence[float] 
     if names and not data.names.classes:
         raise DataError(f"{owner} has labels that are text, but the run's are numbers; give numbers")
     ((_, given),), layout = lay_out([(name, given)], data.layout)
-    if layout is not None and data.layout is None:
-        raise DataError(f"{owner} has the inputs {layout}, but the run's clients have a single one")
+    if layout != data.layout:
+        raise DataError(f"{owner} has the inputs {layout}, but the run's clients have {data.layout or 'a single one'}")
     client = build_client(name, given, shares, generator(seed, "split", index), data.classes)
     return check_client(data, client)
 
@@ -189,6 +189,10 @@ def adopt_client(data: Federation, other: Federation, client: Client) -> Client:
 def check_client(data: Federation, client: Client) -> Client:
     """The client, or a `DataError` where its samples are not of the kind that the run's are."""
     first, owner = data.clients[0], f"client {client.name!r}"
+    if data.own_labels:
+        raise DataError(
+            f"{owner} cannot join: each client of the run has labels of its own, and so a network of its own"
+        )
     for what, mine, its in (("sample", client.x, first.x), ("target", client.y, first.y)):
         if mine.shape[1:] != its.shape[1:] or mine.dtype != its.dtype:
             raise DataError(

@@ -136,6 +136,7 @@ class Result:
                 {"parameters": task.parameters_total, "trained": task.parameters_trained} for task in plan.tasks
             ],
             **({"names": names} if (names := _short_names(plan.data.names)) else {}),
+            **({"labels": plan.data.own_labels} if plan.data.own_labels else {}),
             "seed": self.config.seed,
             "rounds": plan.rounds,
             "rounds_done": facts.rounds_done,

@@ -22,7 +22,7 @@ from ..core.code import name_code
 from ..core.errors import InputError, ModelError, UnknownNameError
 from ..core.options import did_you_mean
 from ..core.registry import describe
-from ..data import Federation
+from ..data import Client, Federation
 from ..data import load as load_data
 from ..data.transforms import build_transforms
 from ..engines import Plan
@@ -133,6 +133,8 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
     method: Method = registry.build(objects.get("method") or config.method)
     transform = build_transforms(objects.get("transform", config.transform))
     data = resolve_data(config, objects).transformed(transform).cached(config.sample_cache_mb, config.sample_cache)
+    built_by = [name_model(model, data) for model in choose_models(config, objects, data)]
+    objects = build_by_labels(config, objects, data)
     tasks = resolve_tasks(config, objects, data)
     for task in tasks:
         _place(task, config)
@@ -166,7 +168,7 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
         after_local=config.after_local,
         eval_global=config.eval_global,
         eval_clients=config.eval_clients,
-        built_by=tuple(name_model(model, data) for model in choose_models(config, objects, data)),
+        built_by=tuple(built_by * len(tasks) if len(built_by) == 1 else built_by),
     )
 
 
@@ -238,21 +240,51 @@ def name_model(model: Any, data: Federation) -> str:
     return describe(models.build(model).for_data(data))
 
 
+def build_by_labels(config: Config, objects: Mapping[str, Any], data: Federation) -> Mapping[str, Any]:
+    """The objects with a network for each number of classes, where every client has its own and the network is built
+    for the data."""
+    model = objects.get("model", config.model) or default_model(data)
+    sizes = sorted({len(client.labels) for client in data.clients})
+    if len(sizes) == 1 or "models" in objects or isinstance(model, nn.Module):
+        return objects
+    models = [resolve_model(model, replace(data, classes=size), config.seed) for size in sizes]
+    return {**objects, "models": models, "model_of": [sizes.index(len(client.labels)) for client in data.clients]}
+
+
+def check_labels(method: Method, task: Task, data: Federation) -> None:
+    """Raise an error where clients have labels of their own and a method averages what predicts them."""
+    if len({client.labels for client in data.clients}) == 1:
+        return
+    params = method.slots["params"]
+    shared = sorted(task.head() - method.private_names(task))
+    if shared and (params.home != "client" or params.up):
+        raise InputError(
+            f"{method.name} averages the output layer ({shared[0]}), but each client has its own labels, so their"
+            " outputs mean different things; use a method whose heads stay on the clients, such as fedper, fedrep or"
+            " local, or give all clients the same set of labels"
+        )
+
+
 def own_task(
     module: nn.Module, number: int, networks: Sequence[int], data: Federation, loss: Any, metrics: Any, head: str | None
 ) -> Task:
     """The task of one network among several, which has outputs for the classes of its own clients at least."""
     own = [client for client, network in zip(data.clients, networks, strict=True) if network == number]
-    largest = max(own, key=lambda client: int(client.y[client.indices].max()), default=data.clients[0])
+    largest = max(own, key=count_classes, default=data.clients[0])
     x, y = largest.take(largest.train[:2].long())
     try:
-        wanted = int(largest.y[largest.indices].max()) + 1
+        wanted = count_classes(largest)
         task = Task(module, (x, y), loss, metrics, wanted, head, data.layout)
     except ModelError as error:
         raise ModelError(f"network {number}, of client {largest.name!r}: {error}") from error
     logits = task.example_output.outputs.shape[class_axis(task.example_output.outputs, y)]
     task.classes = min(data.classes or 0, logits) if logits >= wanted else data.classes
     return task
+
+
+def count_classes(client: Client) -> int:
+    """How many classes a client's own network needs outputs for."""
+    return len(client.labels) or int(client.y[client.indices].max()) + 1
 
 
 def resolve_model(model: Any, data: Federation, seed: int) -> nn.Module:
@@ -299,9 +331,11 @@ def copy_with_weights(module: nn.Module, initial: str | Path | Mapping[str, Tens
 
 
 def check_needs(plan: Plan) -> None:
-    """Raise an error if a method needs several networks and there is one."""
+    """Raise an error if a method needs several networks and there is one, or the same labels everywhere."""
     if plan.method.needs.networks and len(plan.tasks) < 2:
         raise InputError(f"{plan.method.name} needs several networks; give models=[...] and model_of=[...]")
+    for task in plan.tasks:
+        check_labels(plan.method, task, plan.data)
 
 
 def weights_hash(plan: Plan) -> str:

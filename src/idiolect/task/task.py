@@ -301,8 +301,10 @@ class Task:
         try:
             outputs = self.net.apply(self.net.params, self.net.buffers, x).outputs
         except Exception as error:
+            tokens = "" if x.is_floating_point() else ", tokens (inputs=numbers makes them measurements)"
             raise ModelError(
-                f"the model {type(self.module).__name__} cannot take inputs of shape {self._shape_of(x)}: {error}"
+                f"the model {type(self.module).__name__} cannot take inputs of shape {self._shape_of(x)}{tokens}:"
+                f" {error}"
             ) from error
         finally:
             for hook in hooks:

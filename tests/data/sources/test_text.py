@@ -14,8 +14,9 @@ import torch
 
 from idiolect.core.errors import DataError
 from idiolect.data.sources import AgNews, Femnist, Shakespeare
-from idiolect.data.sources.agnews import encode, make_vocabulary, tokenise
+from idiolect.data.sources.agnews import encode, make_vocabulary
 from idiolect.data.sources.shakespeare import ALPHABET, letters
+from idiolect.data.words import tokenise
 
 # -- words -------------------------------------------------------------------------------------------------
 

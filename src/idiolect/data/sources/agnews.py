@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,28 +18,10 @@ from ...core.options import option
 from ..formats.files import Layout, read_text
 from ..formats.packed import check_labels
 from ..naming import Naming
+from ..words import tokenise
 from .base import FileSource, Pool, sources
 
 PADDING, UNKNOWN = 0, 1
-_RULES = tuple(
-    (re.compile(pattern), put)
-    for pattern, put in (
-        (r"'", " '  "), (r'"', ""), (r"\.", " . "), (r"<br />", " "), (r",", " , "), (r"\(", " ( "), (r"\)", " ) "),
-        (r"!", " ! "), (r"\?", " ? "), (r";", " "), (r":", " "), (r"\s+", " "),
-    )
-)  # fmt: skip
-
-
-def tokenise(text: str) -> list[str]:
-    """Words in small letters, with marks as words of their own: the rules of torchtext's basic_english.
-
-    >>> tokenise('Fears for T&N pension (Reuters): "no."')
-    ['fears', 'for', 't&n', 'pension', '(', 'reuters', ')', 'no', '.']
-    """
-    text = text.lower()
-    for pattern, put in _RULES:
-        text = pattern.sub(put, text)
-    return text.split()
 
 
 def make_vocabulary(texts: Iterable[Sequence[str]], limit: int | None = None) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,7 +50,8 @@ class Pool:
     """One body of data before it is dealt to clients; `groups` are the natural clients, if there are any; `words` is
     the number of different tokens where the inputs are tokens; `names` is what classes, features and words are called;
     `cutting` decides the splits where they are not random, and `preparation` what is done to columns once the samples
-    of every client are known; `layout` is how several inputs lie side by side in the rows of `x`."""
+    of every client are known; `layout` is how several inputs lie side by side in the rows of `x`, and `lexicon` the
+    words that their tokens stand for, from token 2 on, of which those of training samples are kept."""
 
     x: Inputs
     y: Tensor
@@ -61,6 +63,7 @@ class Pool:
     cutting: Cutting | None = None
     preparation: Preparation | None = None
     layout: InputLayout | None = None
+    lexicon: tuple[str, ...] = ()
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -138,6 +141,7 @@ class Pool:
             cutting=self.cutting,
             preparation=self.preparation,
             layout=self.layout,
+            lexicon=self.lexicon,
         )
 
 
@@ -172,13 +176,22 @@ class Source(Options):
 
 @dataclass(frozen=True)
 class OwnSource(Adopted, Source):
-    """Data that a user's function returns: whatever `idiolect.data.load` takes."""
+    """Data that a user's function returns: whatever `idiolect.data.load` takes. One with a parameter `client` returns
+    the data of one client, whose number it is given."""
 
     error = DataError
+    given = ("client",)
     size: ClassVar[str] = "as the function gives them"
+
+    @property
+    def by_client(self) -> bool:
+        """Whether the function gives one client's data."""
+        return "client" in inspect.signature(type(self).function).parameters
 
     def load(self) -> Pool:
         """The data as one pool, where the function returns one."""
+        if self.by_client:
+            raise DataError(f"{self.name} gives the data of one client, not one pool of data")
         content = self.call()
         if isinstance(content, Source | Pool):
             return content.load() if isinstance(content, Source) else content

@@ -13,10 +13,15 @@ import numpy as np
 import torch
 
 from ...core.errors import DataError, MissingExtraError
+from ...core.layout import InputLayout, find_layout
 from ...core.options import did_you_mean, option
+from .. import samples as sizes
 from ..formats.images import to_inputs
+from ..lazy.hub import HubImages
 from ..naming import Naming
-from .agnews import encode, make_vocabulary, tokenise
+from ..samples import Inputs
+from ..words import tokenise
+from .agnews import encode, make_vocabulary
 from .base import Pool, Source, choose, sources
 
 
@@ -117,12 +122,29 @@ class HuggingFace(Source):
     def read(self, table: Any) -> Pool:
         """A table of the package as a pool."""
         table = table.select(choose("hf", len(table), self.samples, self.seed))
-        x, words = _inputs(table[self._column(table, self.x, ("image", "img", "text", "x"))][:], self.length)
+        column = self._column(table, self.x, ("image", "img", "text", "x"))
+        if (
+            type(table.features.get(column)).__name__ == "Image"
+            and len(table)
+            and is_large(table[0][column], len(table))
+        ):
+            return self._pool(table, HubImages(table, column), None, None)
+        values = table[column][:]
+        if isinstance(values[0], list) and len({len(value) for value in values}) > 1:
+            rows = [torch.tensor(value) for value in values]
+            layout = find_layout(rows)
+            x, words = layout.pack(rows, "hf: the inputs"), None
+        else:
+            (x, words), layout = _inputs(values, self.length), None
+        return self._pool(table, x, words, layout)
+
+    def _pool(self, table: Any, x: Inputs, words: int | None, layout: InputLayout | None) -> Pool:
+        """Inputs with their targets and clients."""
         target = self._column(table, self.y, ("label", "y", "fine_label"))
         y, classes = _targets(table[target][:], getattr(table.features[target], "num_classes", None))
         groups = np.array(table[self._column(table, self.client, ())][:]).astype(str) if self.client else None
         names = Naming(tuple(map(str, getattr(table.features[target], "names", None) or ())))
-        return Pool(x, y, groups, classes, Path(str(self.path or "hf")).name, words, names)
+        return Pool(x, y, groups, classes, Path(str(self.path or "hf")).name, words, names, layout=layout)
 
     def _column(self, table: Any, named: str | None, usual: Sequence[str]) -> str:
         there = list(table.column_names)
@@ -134,6 +156,12 @@ class HuggingFace(Source):
             f"hf: {self.path or 'the data set'} has no column {wanted!r}.{did_you_mean(wanted, there)} It has"
             f" {', '.join(there)}."
         )
+
+
+def is_large(value: Any, count: int) -> bool:
+    """Whether images are too large to be held as numbers, by the size of the first."""
+    channels = 1 if value.mode in ("1", "L") else 3
+    return bool(count * value.height * value.width * channels * 4 > sizes.LARGE)
 
 
 def _inputs(values: list[Any], length: int) -> tuple[torch.Tensor, int | None]:

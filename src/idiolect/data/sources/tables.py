@@ -82,7 +82,7 @@ class TableFile(Columns, OwnFile):
             table, columns = join_tables(files, column), replace(self, client=column)
         else:
             table = read_table(path, (), self.separator)
-        require_columns(table, [name for name in (columns.client, columns.target) if name], str(path), advice)
+        require_columns(table, [name for name in (columns.client, *columns.targets) if name], str(path), advice)
         return columns.pool(table[choose(self.name, len(table), self.samples, self.seed)], str(path), path.stem)
 
 

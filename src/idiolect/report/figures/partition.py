@@ -53,6 +53,12 @@ def partition_text(federation: Federation, limit: int = 40) -> str:
         lines.append("share of the client's samples:  · none  ░ under 5 %  ▒ under 25 %  ▓ under 50 %  █ more")
     if federation.names.classes:
         lines.append(visible(f"classes: {list_names(federation.names.classes)}"))
+    if federation.own_labels:
+        lines.append("each client has its own classes, numbered by itself:")
+        lines += [
+            visible(f"  {shorten(name, WIDEST)}: {list_names(labels)}")
+            for name, labels in list(federation.own_labels.items())[:limit]
+        ]
     if federation.unseen:
         lines.append("* unseen: never trains")
     return "\n".join(lines)
