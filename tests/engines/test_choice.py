@@ -23,7 +23,7 @@ def long_runs(monkeypatch):
     monkeypatch.setattr(choice, "WORTHWHILE", 0.0)
     monkeypatch.setattr(choice, "cores", lambda: 2)
     monkeypatch.setattr(choice, "time_one_client", lambda plan: counted.append(1) or 1.0)
-    monkeypatch.setattr(choice, "measure", lambda plan, clients: counted.append(clients) or dict(TIMES))
+    monkeypatch.setattr(choice, "measure", lambda plan, clients, cluster: counted.append(clients) or dict(TIMES))
     return counted
 
 

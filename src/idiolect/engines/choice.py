@@ -44,6 +44,9 @@ class Choice(Options):
         """The engine, ready to carry out a plan."""
         raise TypeError(f"{describe(self)} must be resolved first")
 
+    def check(self) -> None:
+        """Raise an error if what it needs is not there."""
+
 
 engines: Registry[Choice] = Registry("engine", Choice)
 
@@ -99,6 +102,12 @@ class RayChoice(Choice):
     sums: bool = option(True, help="add up on the actors what clients send, where the method allows it")
     timeout: float = option(3600.0, above=0.0, below=math.inf, help="seconds that a group of clients may take")
     wait: float = option(300.0, min=0.0, below=math.inf, help="seconds to wait for an actor where none is left")
+
+    def check(self) -> None:
+        """Raise an error if there is no cluster, or none that has room for the actors."""
+        from .cluster.connection import check_cluster
+
+        check_cluster(self.actors, self.cpus, self.gpus)
 
     def make(self, plan: Plan) -> Engine:
         """Actors, which are started when they are first needed."""

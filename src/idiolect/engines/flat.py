@@ -27,7 +27,7 @@ class Place(NamedTuple):
     offset: int
 
     @property
-    def count(self) -> int:
+    def numel(self) -> int:
         """How many numbers the leaf has."""
         return math.prod(self.shape)
 
@@ -49,7 +49,7 @@ def lay_out(slots: Mapping[str, Mapping[str, Tensor]], start: int = 0) -> tuple[
 def write_leaves(buffer: Any, layout: Layout, slots: Mapping[str, Mapping[str, Tensor]], start: int = 0) -> None:
     """Copy leaves to their places in a buffer."""
     for place in layout:
-        if place.offset >= 0 and place.count:
+        if place.offset >= 0 and place.numel:
             _leaf(buffer, place, start).copy_(slots[place.slot][place.name])
 
 
@@ -65,9 +65,9 @@ def read_leaves(buffer: Any, layout: Layout, start: int = 0) -> Slots:
 
 
 def _leaf(buffer: Any, place: Place, start: int) -> Tensor:
-    if place.count == 0:
+    if place.numel == 0:
         return torch.zeros(place.shape, dtype=place.dtype)
-    flat = torch.frombuffer(buffer, dtype=place.dtype, count=place.count, offset=start + place.offset)
+    flat = torch.frombuffer(buffer, dtype=place.dtype, count=place.numel, offset=start + place.offset)
     return flat.reshape(place.shape)
 
 

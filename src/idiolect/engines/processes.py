@@ -25,10 +25,11 @@ from ..core.errors import IdiolectError
 from ..kernels import channels_last, find_dense, speed_up
 from .client_evaluation import evaluate_group
 from .client_round import train
+from .flat import Layout
 from .loop import Fetch, Outcomes, Scores, States
 from .machine import cores, threads
 from .plan import Plan
-from .shared_memory import Arena, Layout
+from .shared_memory import Arena
 from .stacking import ignore_slow_operations, load_transforms, train_stack
 
 log = logging.getLogger("idiolect")

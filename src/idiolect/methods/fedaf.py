@@ -228,8 +228,8 @@ def present_classes(counts: Tensor) -> Tensor:
 
 def blank(ctx: RoundContext) -> Tree:
     """Means of the model's outputs over no samples."""
-    outputs = ctx.task.example_output.outputs
-    return empty(ctx.task.classes or 0, outputs.shape[1], outputs)
+    size = ctx.task.example_output.outputs.shape[1]
+    return empty(ctx.task.classes or 0, size, next(iter(ctx.initial["params"].values())))
 
 
 def sliced_distance(a: Tensor, b: Tensor, lines: Tensor) -> Tensor:

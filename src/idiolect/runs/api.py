@@ -120,6 +120,8 @@ def carry_out(
     """Start or continue a run in a folder (or in memory) and return its result."""
     if on_interrupt not in ON_INTERRUPT:
         raise OptionError(f"on_interrupt={on_interrupt!r} is not allowed; choose {' or '.join(ON_INTERRUPT)}")
+    if engine is not None or folder is None or not (folder / STATE).is_file():
+        engines.build(engine or config.engine).check()  # before anything is written
     with lock_folder(folder), catch_interrupt() as request:
         result = _carry_out(plan, config, folder, watch, reporter or Reporter(), request, engine)
     if on_interrupt == "raise":

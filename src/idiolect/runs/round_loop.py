@@ -167,7 +167,8 @@ class RoundLoop:
                 refused[index] = wrong
             else:
                 refused.pop(index, None)
-        usable = {i: outcomes[i].report.norms for i in sorted(outcomes) if outcomes[i].report and i not in refused}
+        reports = {i: outcome.report for i, outcome in sorted(outcomes.items()) if i not in refused}
+        usable = {i: report.norms for i, report in reports.items() if report}
         refused |= find_outsized(usable, server)
         for index, wrong in sorted(refused.items()):
             if not outcomes[index].refused:

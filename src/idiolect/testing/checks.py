@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..contract import Method, has_one_model, methods, predicts_its_own_way
-from ..core import codec
+from ..core import codec, tree
 from ..core.errors import ConformanceError, ModelError
 from ..core.registry import describe
 from ..core.tree import Slots
@@ -31,6 +31,7 @@ from ..runs.store import Store
 from ..task.optimizers import SGD
 from .differences import require, require_equal_leaves
 from .disturbances import Backwards, Poisoned, ThroughBytes
+from .placement import elsewhere
 from .tiny import ROUNDS, Played, collect, personal_models, play, require_equal, tiny_plan, tiny_task
 
 RELATIVE = 1e-4
@@ -96,6 +97,23 @@ def check_through_bytes(method: Method) -> None:
     """All slots survive encoding, and counted bytes are encoded bytes."""
     encoded = _play_scored_once(make_plan(method, **USUAL), ThroughBytes)
     require_equal(play_once(method, **USUAL), encoded, "through bytes")
+
+
+def check_devices(method: Method) -> None:
+    """Clients' rounds, evaluation and the server's step keep to the run's device."""
+    play_elsewhere(method, batch_size=16, clients=2)
+
+
+def play_elsewhere(method: Method, **changes: Any) -> Played:
+    """Two rounds on a device that is not there, with networks of its own, which move."""
+    plan = tiny_plan(method, rounds=2, epochs=1, unseen=1, **changes)
+    with elsewhere() as device:
+        for task in plan.tasks:
+            task.net.to(device)
+        placed = replace(plan, training=replace(plan.training, device=device))
+        there = play(placed, store=Store(None, device=device), eval_every=2)
+        clients = {index: slots and tree.to_device(slots, "cpu") for index, slots in there.clients.items()}
+        return replace(there, server=tree.to_device(there.server, "cpu"), clients=clients)
 
 
 def check_workers(method: Method) -> None:

@@ -27,6 +27,7 @@ CHECKS: dict[str, Callable[[Method], None]] = {
         checks.check_poison,
         checks.check_client_order,
         checks.check_through_bytes,
+        checks.check_devices,
         checks.check_networks,
         checks.check_resume,
         checks.check_batchnorm,

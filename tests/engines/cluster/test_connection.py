@@ -3,7 +3,9 @@
 import sys
 
 import pytest
+import torch
 
+from idiolect import run
 from idiolect.comparison.conditions import choose_engine
 from idiolect.core.errors import InputError, MissingExtraError
 from idiolect.engines import engines, resolve
@@ -18,11 +20,13 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch, call, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"a cluster needs the package ray: pip install idiolect\[cluster\]"):
         play(tiny_plan("fedavg"), engines.build("ray").make)
+    with pytest.raises(MissingExtraError, match="a cluster needs the package ray"):
+        run("fedavg", [(torch.ones(8, 2), torch.tensor([0, 1] * 4))] * 2, engine="ray", rounds=1, out=tmp_path / "r")
     code, _, err = call("compare", "-m", "local", "--on", "ray", "--rounds", 1, "--seeds", 1, "--clients", 3,
                         "--engine", "loop", "--out", tmp_path / "c")  # fmt: skip
     assert (code, err.count("\n")) == (2, 1), err
     assert "pip install idiolect[cluster]" in err
-    assert not (tmp_path / "c").exists()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -194,7 +194,10 @@ def require_resources(
     return actors or max(1, min(fitting, default=1))
 
 
-def close_quietly(connection: Connection) -> None:
-    """Leave a cluster that may be gone."""
-    with suppress(Exception):
+def check_cluster(actors: int | None, cpus: float, gpus: float, what: str = "actors") -> None:
+    """Raise an error if there is no cluster, or none that has room for so many."""
+    connection = Connection()
+    try:
+        require_resources(connection, actors, cpus, gpus, what)
+    finally:
         connection.close()

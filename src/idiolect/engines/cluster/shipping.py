@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -23,23 +24,21 @@ Shipped = tuple[bytes, list[np.ndarray]]
 
 def ship(thing: Any) -> Shipped:
     """Something as bytes and arrays, for `unship` in a process of this cluster."""
-    from ray import cloudpickle
-
-    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, name-defined]
-        """Takes large tensors out of the stream."""
-
-        def reducer_override(self, obj: Any) -> Any:
-            if type(obj) is Tensor and is_plain(obj):
-                return _rebuild, (pickle.PickleBuffer(obj.numpy()), obj.dtype, tuple(obj.shape))
-            return super().reducer_override(obj)
-
+    cloudpickle: Any = import_module("ray.cloudpickle")
     arrays: list[np.ndarray] = []
+
+    def reduce(pickler: Any, obj: Any) -> Any:
+        """Large tensors go out of the stream."""
+        if type(obj) is Tensor and is_plain(obj):
+            buffer: Any = obj.numpy()
+            return _rebuild, (pickle.PickleBuffer(buffer), obj.dtype, tuple(obj.shape))
+        return cloudpickle.CloudPickler.reducer_override(pickler, obj)
+
+    kind: Any = type("Pickler", (cloudpickle.CloudPickler,), {"reducer_override": reduce})
     stream = io.BytesIO()
-    with _by_value():
-        pickler = Pickler(
-            stream, protocol=5, buffer_callback=lambda part: arrays.append(np.frombuffer(part.raw(), np.uint8))
-        )
-        pickler.dump(thing)
+    with _by_value(cloudpickle):
+        keep = lambda part: arrays.append(np.frombuffer(part.raw(), np.uint8))  # noqa: E731
+        kind(stream, protocol=5, buffer_callback=keep).dump(thing)
     return stream.getvalue(), arrays
 
 
@@ -63,14 +62,11 @@ def _rebuild(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
 
 
 @contextmanager
-def _by_value() -> Iterator[None]:
+def _by_value(cloudpickle: Any) -> Iterator[None]:
     """Let pickle send the code of files that the user named, which no other process can import."""
-    from ray import cloudpickle
-
-    register: Callable[[Any], None] = cloudpickle.register_pickle_by_value
     modules = loaded_modules()
     for module in modules:
-        register(module)
+        cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ from typing import Any
 from ...core.errors import ClusterError
 from ...core.options import Options, option
 from ...core.registry import Registry
-from .connection import Connection, find_address, require_resources
+from .connection import check_cluster, find_address
 from .crew import TRIES, Crew, Member, name_reason
 from .messages import Reply
 from .shipping import ship
@@ -184,11 +184,7 @@ class OnRay(Place):
 
     def check(self) -> None:
         """Raise an error if there is no cluster, or none that has what a run needs."""
-        connection = Connection()
-        try:
-            require_resources(connection, self.runs, self.cpus, self.gpus, "runs")
-        finally:
-            connection.close()
+        check_cluster(self.runs, self.cpus, self.gpus, "runs")
 
     def crew(self) -> Crew:
         """The actors that carry out runs."""
