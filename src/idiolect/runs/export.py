@@ -182,11 +182,12 @@ def _write_all(
             write_weights(personal, folder / names[-1], networks)
         else:
             writers[kind](personal, folder / names[-1])
-    texts = {CARD: personal.card()}
+    texts: dict[str, str] = {}
     if known := names_of(personal.plan.data, personal.index if personal.client else None):
         texts[NAMES] = json.dumps(known, indent=1, ensure_ascii=False)
     if (prepared := personal.plan.data.prepared) is not None:
         texts[PREPARATION] = json.dumps(prepared.as_dict(personal.client), indent=1, ensure_ascii=False)
+    texts[CARD] = personal.card()
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [*names, *texts]

@@ -190,9 +190,7 @@ def check_client(data: Federation, client: Client) -> Client:
     """The client, or a `DataError` where its samples are not of the kind that the run's are."""
     first, owner = data.clients[0], f"client {client.name!r}"
     if data.own_labels:
-        raise DataError(
-            f"{owner} cannot join: each client of the run has labels of its own, and so a network of its own"
-        )
+        raise DataError(f"{owner} cannot join: each client of the run has its own labels, and so its own network")
     for what, mine, its in (("sample", client.x, first.x), ("target", client.y, first.y)):
         if mine.shape[1:] != its.shape[1:] or mine.dtype != its.dtype:
             raise DataError(
