@@ -31,22 +31,24 @@ class PlacedTensor(Tensor):
     @staticmethod
     def __new__(cls, here: Tensor) -> PlacedTensor:
         """Such a tensor with the numbers of another."""
-        made: PlacedTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: PlacedTensor = Tensor._make_wrapper_subclass(
             cls,
             here.size(),
             strides=here.stride(),
             storage_offset=here.storage_offset(),
             dtype=here.dtype,
-            device=ELSEWHERE,
+            device=torch.device(ELSEWHERE),
         )
         made.here = here.detach()
         return made
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"PlacedTensor({self.here})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Compute here what is asked for elsewhere."""
         return _compute(func, args, kwargs or {})
 
@@ -91,7 +93,7 @@ def _change_shape(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             torch._C._set_meta_in_tls_dispatch_include(before)
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Also makes new tensors elsewhere."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -8,7 +8,8 @@ import torch
 from idiolect import run
 from idiolect.comparison.conditions import choose_engine
 from idiolect.core.errors import InputError, MissingExtraError
-from idiolect.engines import engines, resolve
+from idiolect.engines import engines
+from idiolect.engines.choice import find_candidates
 from idiolect.engines.cluster.connection import compare_processors, connect, describe_node, find_address
 from idiolect.engines.cluster.crew import explain_start
 from idiolect.engines.cluster.engine import groups_of_neighbours
@@ -52,11 +53,10 @@ def test_the_environment_chooses_the_cluster_unless_something_else_is_said(monke
     assert find_place(None) == OnRay()
 
 
-def test_auto_stays_on_this_machine_without_an_address(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setattr("idiolect.engines.choice.WORTHWHILE", 0.0)
-    assert "ray" not in resolve("auto", tiny_plan("fedavg"))[0]
+def test_auto_stays_on_this_machine_without_an_address():
+    plan = tiny_plan("fedavg")
+    assert not any("ray" in text for text in find_candidates(plan))
+    assert sum("ray" in text for text in find_candidates(plan, cluster="head:6379")) == 2
 
 
 def test_runs_that_are_tasks_do_not_spread_over_the_cluster_as_well():

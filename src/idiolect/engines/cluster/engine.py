@@ -306,7 +306,7 @@ class Waiting:
             self.groups.remove(member.last + 1)
             return member.last + 1
         start, end = self._longest()
-        taken = any(other.last + 1 == self.groups[start] and other is not member for other in others)
+        taken = any(other.last >= 0 and other.last + 1 == self.groups[start] for other in others)
         return self.groups.pop((start + end) // 2 if taken and end - start > 1 else start)
 
     def _longest(self) -> tuple[int, int]:
