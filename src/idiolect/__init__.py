@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .contract import Method, Wrapper, option, register
     from .core.errors import IdiolectError, InputError
     from .data import Client, Federation
-    from .runs import Config, Result, load, load_model, read, resume, run
+    from .runs import Config, Result, load, load_model, read, read_card, resume, run
     from .task import Batch, Metric, Task
     from .tuning import tune
 else:
@@ -44,7 +44,7 @@ else:
             "contract": "Method Wrapper option register",
             "core.errors": "IdiolectError InputError",
             "data": "Client Federation",
-            "runs": "Config Result load load_model read resume run",
+            "runs": "Config Result load load_model read read_card resume run",
             "task": "Batch Metric Task",
             "tuning": "tune",
         },
@@ -71,6 +71,7 @@ __all__ = [
     "load_model",
     "option",
     "read",
+    "read_card",
     "register",
     "resume",
     "run",

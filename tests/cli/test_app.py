@@ -152,5 +152,5 @@ def test_python_m_is_the_command(folder):
 
 def test_help_names_what_can_be_chosen_elsewhere(call):
     """Help is shown without PyTorch, so these lists are written there once more."""
-    assert f"Split at commas: {', '.join(FORMATS)}." in " ".join(call("export", "--help")[1].split())
+    assert f"Split at commas: {', '.join(FORMATS)}." in " ".join(call("export", "--help")[1].replace("│", "").split())
     assert "|".join(BUDGETS) in call("advise", "--help")[1]

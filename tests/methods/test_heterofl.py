@@ -219,7 +219,7 @@ def test_logits_of_absent_classes_are_zero_and_their_rows_do_not_learn():
     """Client 2 has class 1 only. A zero logit still counts in the soft-max, as in the paper."""
     plan = tiny_plan("heterofl")
     ctx, start = plan.context(2, 0), download_of(plan, 2)
-    out = plan.method.predict(ctx, start, torch.randn(4, 4))
+    out = plan.method.predict(ctx, plan.method.personal_model(ctx, start), torch.randn(4, 4))
     assert (out[:, [0, 2]] == 0).all()
     assert (out[:, 1] != 0).all()
     sent = train_client(plan, 2).upload.slots

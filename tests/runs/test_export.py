@@ -28,7 +28,7 @@ def test_a_torchscript_model_predicts_as_the_runs_own(method, tmp_path):
 
 def test_a_model_that_decides_by_batch_is_not_written_wrongly(tmp_path):
     result = idiolect.run("pfedgate", "digits", clients=3, rounds=1, engine="loop")
-    with pytest.raises(ModelError, match="which TorchScript cannot express; choose safetensors"):
+    with pytest.raises(ModelError, match=r"as TorchScript .pfedgate decides anew .*; choose safetensors"):
         export(personal_of(result, 1), tmp_path / "out", ["torchscript"])
 
 
@@ -84,7 +84,7 @@ def test_on_the_command_line(tmp_path, capsys):
     ("arguments", "problem"),
     [
         (["{run}"], "which model? Give a client's name, as in --client ward-3, or its position, --position 0"),
-        (["{run}", "--global", "--position", "0"], "or --global for the shared model; one of them"),
+        (["{run}", "--global", "--position", "0"], "or --global for the shared model, or --all; one of them"),
         (["{run}", "-c", "9"], "no client is called '9'"),
         (["{run}", "--position", "0", "-f", "onx"], "there is no format 'onx'. Did you mean onnx?"),
         (
@@ -135,12 +135,12 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(result, tmp_path, monke
 def test_a_model_is_there_whole_or_not_at_all(result, tmp_path, monkeypatch):
     """What an export that was killed leaves is in nobody's way, and is gone after the next one."""
 
-    def fail(personal, path):
+    def fail(personal, path, networks):
         path.write_bytes(b"half")
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_safetensors", fail)
+        patched.setattr(module, "write_weights", fail)
         with pytest.raises(KeyboardInterrupt):
             export(personal_of(result, 0), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []

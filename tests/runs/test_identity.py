@@ -148,8 +148,8 @@ def test_unknown_arguments_are_refused(name):
 
 @pytest.mark.parametrize("opened", [load, resume])
 def test_settings_cannot_be_given_to_a_run_that_is_there(own, opened):
-    with pytest.raises(UnknownNameError, match="'rounds' cannot be given for a run that is there already"):
-        opened(own.folder, data=SITES, rounds=6)
+    with pytest.raises(UnknownNameError, match="'lr' cannot be given for a run that is there already"):
+        opened(own.folder, data=SITES, lr=0.6)
 
 
 @pytest.mark.parametrize("call", [idiolect.tune, compare])

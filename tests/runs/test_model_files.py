@@ -15,7 +15,8 @@ WEIGHTS = {"b": torch.arange(3.0), "a": torch.tensor([[1, 2]]), "n": torch.tenso
 
 def test_weights_come_back(tmp_path):
     write_model(tmp_path / "m.safetensors", WEIGHTS, {"client": "ä"})
-    read = read_model(tmp_path / "m.safetensors")
+    read, about = read_model(tmp_path / "m.safetensors")
+    assert about == {"client": "ä"}
     assert read.keys() == WEIGHTS.keys()
     assert all(torch.equal(read[name], leaf) for name, leaf in WEIGHTS.items())
 
@@ -29,7 +30,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         path.write_bytes(data)
         try:
-            read = read_model(path)
+            read, _ = read_model(path)
             assert all(torch.equal(read[name], leaf) for name, leaf in WEIGHTS.items())
         except RunFolderError:
             refused += 1
@@ -38,7 +39,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(tmp_path):
 
 def test_a_file_of_another_program_is_taken_as_it_is(tmp_path):
     save_file(WEIGHTS, tmp_path / "m.safetensors")
-    assert torch.equal(read_model(tmp_path / "m.safetensors")["b"], WEIGHTS["b"])
+    assert torch.equal(read_model(tmp_path / "m.safetensors")[0]["b"], WEIGHTS["b"])
 
 
 def test_a_summary_of_all_rounds_is_written_after_the_models(tmp_path, monkeypatch):

@@ -100,3 +100,14 @@ def test_comparisons_and_the_command_line_take_them(tmp_path):
             main(command)
         assert end.value.code == 0
     assert (tmp_path / "page.html").stat().st_size > 1000
+
+
+def test_a_models_file_has_the_clients_own_classes_and_head(own, tmp_path):
+    result = idiolect.run("fedper", own, model="mlp(hidden=[3])", rounds=1, engine="loop")
+    for index, path in enumerate(result.save_models(tmp_path / "models")):
+        card, x = idiolect.read_card(path), torch.randn(2, 4)
+        assert card["names"]["classes"] == list(own.clients[index].labels)
+        assert card["network"]["expression"] == "mlp(hidden=[3])"
+        assert torch.equal(idiolect.load_model(path)(x), result.model(index)(x))
+    with pytest.raises(InputError, match="cannot join: each client of the run has its own labels"):
+        result.onboard(torch.randn(9, 4), torch.arange(9) % 2)

@@ -29,6 +29,7 @@ from .deploy import deploy
 from .export import export
 from .figures import figures
 from .methods import methods
+from .onboard import onboard
 from .partition import partition
 from .report import report
 from .reproduce import reproduce
@@ -56,7 +57,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Start here": (demo, advise),
     "Train": (run, compare, resume, tune, watch, reproduce),
     "Report": (report, figures),
-    "Use": (export, deploy),
+    "Use": (export, onboard, deploy),
     "Look around": (methods, data, partition),
 }
 LIGHT = (methods,)

@@ -28,12 +28,14 @@ def export(
     shared: Annotated[
         bool, typer.Option("--global", help="The shared model itself instead of a client's, where there is one.")
     ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every client's model, in a folder of its own each.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A new folder[dim]; default model-CLIENT, or shared-model[/dim]."),
+        typer.Option(metavar="DIR", help="A new folder[dim]; default model-CLIENT, shared-model or models[/dim]."),
     ] = None,
     formats: Annotated[
-        str, typer.Option("--format", "-f", metavar="LIST", help="Split at commas: safetensors, torchscript, onnx.")
+        str,
+        typer.Option("--format", "-f", metavar="LIST", help="Split at commas: safetensors, torch, torchscript, onnx."),
     ] = "safetensors",
     last: Annotated[bool, typer.Option("--last", help="The last round's model, not the selected one.")] = False,
     app: Annotated[
@@ -43,20 +45,32 @@ def export(
 ) -> None:
     """Write a client's personal model, or the shared one, as files, with a card that says what it is.
 
-    The card names the method, the rounds, the scores on that client's data and the configuration. Models come from the
-    folder of a run, or on a client's machine from the folder in which it keeps its model.
+    The card names the method, the rounds, the scores on that client's data and the configuration. The safetensors file
+    holds it as well, and idiolect.load_model opens it without run and data. Models come from the folder of a run, or on
+    a client's machine from the folder in which it keeps its model.
 
     [bold]Examples[/bold]
       idiolect export runs/ditto-heart-0 --client cleveland
-      idiolect export runs/ditto-digits-0 --position 3 --format safetensors,onnx
+      idiolect export runs/ditto-digits-0 --position 3 --format safetensors,torch,onnx
+      idiolect export runs/ditto-digits-0 --all --out models
       idiolect export runs/ditto-digits-0 --global
       idiolect export ~/.idiolect/my-federation/client-0 --app my-federation
     """
     from ..runs.export import export as write_model
+    from ..runs.export import export_all
 
+    chosen = [name.strip() for name in formats.split(",")]
+    if every:
+        if client is not None or position is not None or shared:
+            raise InputError("--all exports every client's model; leave --client, --position and --global out")
+        if not (folder / "config.yaml").is_file():
+            raise RunFolderError(f"{folder} holds no run; --all needs the folder of one")
+        made = export_all(idiolect.load(folder, trust=trust), out or Path("models"), chosen, last)
+        screen.say(f"wrote {len(made)} models into {screen.place(made[0].parent)}")
+        return
     personal = find_model(folder, client, position, shared, last, app, trust)
     target = out or Path(personal.folder_name)
-    for path in write_model(personal, target, [name.strip() for name in formats.split(",")]):
+    for path in write_model(personal, target, chosen):
         screen.say(f"wrote {screen.place(path)}")
 
 
@@ -77,7 +91,7 @@ def find_model(
     if [client is not None, position is not None, shared].count(True) != 1:
         raise InputError(
             "which model? Give a client's name, as in --client ward-3, or its position, --position 0, or --global for "
-            "the shared model; one of them"
+            "the shared model, or --all; one of them"
         )
     result, which = idiolect.load(folder, trust=trust), position if client is None else client
     return shared_of(result, last) if which is None else personal_of(result, which, last)

@@ -92,9 +92,12 @@ class Refuses:
         stacking: why it cannot be traced for many clients at once.
         other_networks: why all clients need the same network.
         summing: why the server has to see single uploads (slots with `up="each"`), and not sums alone.
+        more_rounds: why a run cannot be trained further: what it does when depends on the number of rounds
+            (`ctx.rounds`).
     """
 
     wrapping: str = ""
     stacking: str = ""
     other_networks: str = ""
     summing: str = ""
+    more_rounds: str = ""

@@ -37,7 +37,8 @@ class RoundContext:
         task: the model as pure functions; where clients have different networks, the client's (the server's first).
         nets: the method's extra networks by name (`Method.modules`).
         training: the run's training options.
-        round, rounds: the current round, counted from 0 (below 0 during set-up), and rounds in all.
+        round, rounds: the current round, counted from 0 (below 0 during set-up), and rounds in all; a method that reads
+            the latter says so in `Refuses.more_rounds`.
     """
 
     method: Method

@@ -159,7 +159,8 @@ class Method(Options):
         return {slot: work[slot] for slot in ("params", "buffers")}
 
     def predict(self, ctx: ClientContext, model: Slots, x: Tensor) -> Tensor:
-        """The outputs of a personal model on a batch of inputs."""
+        """The outputs of a personal model on a batch of inputs: of its slots, the networks and options alone. What it
+        needs to know of the client's samples or classes, `personal_model` puts into a slot."""
         return ctx.task.forward(model["params"], model["buffers"], x).outputs
 
     def adapt(self, ctx: ClientContext) -> Sequence[Phase]:

@@ -49,6 +49,23 @@ def load_code(name: str, kind: str) -> Any:
     return getattr(module, attribute)
 
 
+def name_code(thing: Any) -> str:
+    """The name by which `load_code` finds a class or function again; "" where it finds none, as of one that was typed
+    into a notebook, or that a function made.
+
+    >>> from idiolect.core.errors import InputError
+    >>> name_code(InputError), name_code(lambda: 1)
+    ('idiolect.core.errors:InputError', '')
+    """
+    name, module = getattr(thing, "__qualname__", ""), sys.modules.get(getattr(thing, "__module__", ""))
+    if module is None or module.__name__ == "__main__" or getattr(module, name, None) is not thing:
+        return ""
+    path = getattr(module, "__file__", None)
+    if path is not None and module.__name__ == _name_module(Path(path)):
+        return f"{path}:{name}"
+    return f"{module.__name__}:{name}"
+
+
 def _load_file(path: Path, name: str) -> ModuleType:
     if not path.is_file():
         raise UnknownNameError(

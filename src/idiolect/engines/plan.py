@@ -97,6 +97,7 @@ class Plan:
         after_local: also evaluate participants right after local training.
         eval_global: also evaluate the shared model itself, on every client's data.
         eval_clients: how many clients are evaluated, of those that take part and of those that never do; None is all.
+        built_by: for each network the expression that builds it; "" of one that was given built.
     """
 
     method: Method
@@ -109,6 +110,7 @@ class Plan:
     after_local: bool = False
     eval_global: bool = False
     eval_clients: int | None = None
+    built_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         reason = self.method.refuses.other_networks

@@ -59,6 +59,7 @@ class APPLE(Collection):
     refuses = replace(
         Collection.refuses,
         wrapping="its clients train a core beside all others' cores, so there is no one federated model",
+        more_rounds="the pull of its relations ends after the share `until` of the rounds",
     )
     identities = {"apple(prior=own, lr_p=0)": "local"}
 

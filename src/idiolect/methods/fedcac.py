@@ -45,10 +45,6 @@ class FedCAC(Method):
         caution="the server keeps every client's newest model, and learns which clients resemble each other",
     )
     needs = Needs(server_models=True)
-    refuses = Refuses(
-        other_networks="it compares clients' parameters one by one",
-        summing="its server keeps the newest model of every client, and compares which parameters are critical",
-    )
     presets = {"paper": {"beta": 100}}
     identities = {"fedcac(tau=0)": "fedavg", "fedcac(tau=1, beta=0)": "local"}
 
@@ -57,6 +53,15 @@ class FedCAC(Method):
         None, min=0, help="round from which a client's critical parameters are its own alone; none is a share of all"
     )
     until: float = option(0.2, min=0.0, max=1.0, help="that share of the run's rounds")
+
+    @property
+    def refuses(self) -> Refuses:  # type: ignore[override]
+        """Other networks, sums alone, and more rounds than it was planned for, of which beta is a share."""
+        return Refuses(
+            other_networks="it compares clients' parameters one by one",
+            summing="its server keeps the newest model of every client, and compares which parameters are critical",
+            more_rounds="clients help each other in the share `until` of the rounds" if self.beta is None else "",
+        )
 
     @property
     def slots(self) -> Mapping[str, Slot]:

@@ -98,7 +98,7 @@ class FedCP(FeatureNets):
         """Both output layers, each on its part of the features."""
         out = self.model_output(ctx, slots, x, train)
         seen = out.features * slots[CONTEXT]["v"]
-        scores = ctx.nets[POLICY].apply(slots[POLICY], {}, seen).outputs.reshape(len(x), 2, -1)
+        scores = ctx.nets[POLICY].apply(slots[POLICY], {}, seen).outputs.reshape(x.shape[0], 2, -1)
         if train and "gumbel" in ctx.noise:
             scores = scores + gumbel(ctx.noise["gumbel"])
         personal, common = scores.softmax(1).unbind(1)

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .api import load, resume, run
+    from .model_card import load_model, read_card
     from .reading import RunRecord, read
-    from .result import Result, load_model
+    from .result import Result
     from .settings import Config, configure
 else:
     from ..core.lazy import lazy_names
@@ -14,10 +15,11 @@ else:
         __name__,
         {
             "api": "load resume run",
+            "model_card": "load_model read_card",
             "reading": "RunRecord read",
-            "result": "Result load_model",
+            "result": "Result",
             "settings": "Config configure",
         },
     )
 
-__all__ = ["Config", "Result", "RunRecord", "configure", "load", "load_model", "read", "resume", "run"]
+__all__ = ["Config", "Result", "RunRecord", "configure", "load", "load_model", "read", "read_card", "resume", "run"]

@@ -19,6 +19,7 @@ from ..engines.choice import Choice, have_same_bits
 from ..task.metrics import Given
 from ..task.schedules import Schedule
 from .arguments import Change, Known, Network, Settings
+from .extending import extend
 from .folder import MODELS, STATE, create_folder, new_folder, read_folder, require_objects
 from .identity import LIBRARY, identify, read_identity, record_identity, require_identity
 from .interrupt import Interrupt, catch_interrupt
@@ -208,6 +209,7 @@ def open_run(folder: str | Path, **objects: Any) -> tuple[Plan, Config]:
 def resume(
     folder: str | Path,
     *,
+    rounds: int | None = None,
     engine: str | None = None,
     watch: Watch = lambda _: None,
     reporter: Reporter | None = None,
@@ -219,6 +221,9 @@ def resume(
 
     Args:
         folder: the run's folder.
+        rounds: train it further, to so many rounds in all; the result is bit-identical to that of a run which was asked
+            for as many at once. Refused where the first rounds would have been others: of a schedule or a method in
+            which they depend on the number of rounds.
         engine: another engine to go on with, such as `workers` where a cluster is gone: `workers` and `ray` give the
             same bits, and so do `vector` and `ray(vector=true)`.
         watch: called after every round.
@@ -229,6 +234,8 @@ def resume(
     """
     with named_by(folder, trust), reporting(reporter) as shown:
         plan, config = open_run(folder, **build_method(objects))
+        if rounds is not None:
+            plan, config = extend(plan, config, Path(folder), rounds)
         return carry_out(plan, config, Path(folder), watch, shown, on_interrupt, engine)
 
 

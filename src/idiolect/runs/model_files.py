@@ -24,9 +24,9 @@ def write_model(path: Path, weights: Mapping[str, Tensor], about: Mapping[str, s
     write_whole(path, lambda part: save_file(dict(weights), part, metadata=metadata))
 
 
-def read_model(path: Path) -> dict[str, Tensor]:
-    """The weights by name, or an error if they are not what was written. A file without a checksum, of another program,
-    is taken as it is."""
+def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The weights by name and the words about them, or an error if they are not what was written. A file without a
+    checksum, of another program, is taken as it is."""
     try:
         with safe_open(path, framework="pt") as file:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -36,7 +36,7 @@ def read_model(path: Path) -> dict[str, Tensor]:
     expected = about.pop(_CHECKSUM, None)
     if expected is not None and expected != str(_checksum(weights, about)):
         raise RunFolderError(f"the model {path} is damaged: it is not what was written; save or export it again")
-    return weights
+    return weights, about
 
 
 def _checksum(weights: Mapping[str, Tensor], about: Mapping[str, str]) -> int:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from keyword import iskeyword
 from typing import Any
 
 import torch
@@ -45,8 +46,8 @@ def module_of(task: Task, personal: Slots) -> nn.Module:
 class Predictor(nn.Module):
     """A personal model that is more than one network's weights: an ensemble or a gated model.
 
-    Its state dict names all that it predicts with: the values of every slot, what is frozen in the networks, and how
-    many samples the client has, in all and of each class, which some methods predict by.
+    Its state dict names all that it predicts with: the values of every slot, and what is frozen in the networks. How
+    many samples the client has is not among it.
 
     Args:
         ctx: the client's context.
@@ -54,21 +55,16 @@ class Predictor(nn.Module):
         size: the most inputs that it looks at together; None for all that it is given.
     """
 
-    samples: Tensor
-    class_counts: Tensor
-
     def __init__(self, ctx: ClientContext, personal: Slots, size: int | None = None) -> None:
         super().__init__()
         self.size = size
         training = replace(ctx.training, optimizer=SGD(), schedule=Schedule())
         task, nets = ctx.task.skeleton(), {name: net.skeleton() for name, net in ctx.nets.items()}
-        nothing = torch.zeros(0)
-        self._ctx = replace(ctx, task=task, nets=nets, training=training, samples=nothing, class_counts=nothing)
+        unknown = torch.tensor(torch.nan)
+        self._ctx = replace(ctx, task=task, nets=nets, training=training, samples=unknown, class_counts=unknown)
         constants = {name: net.constants for name, net in {MODEL: ctx.task.net, **ctx.nets}.items()}
         self.values = Values(personal)
         self.constants = Values(constants)
-        self.register_buffer("samples", ctx.samples.detach().clone())
-        self.register_buffer("class_counts", ctx.class_counts.detach().clone())
 
     def personal_slots(self) -> Slots:
         """The slots that it predicts with."""
@@ -77,13 +73,21 @@ class Predictor(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Outputs, in the batches that the method declares. Several inputs are given as the network takes them."""
         call = self._ctx.task.net.call
-        x: Tensor = call.pack(inputs, named).to(self.samples.device) if call else next(iter((*inputs, *named.values())))
-        ctx = replace(self._ctx, samples=self.samples, class_counts=self.class_counts)
-        personal, size = self.personal_slots(), self.size or max(1, len(x))
+        ctx, personal = self._ctx, self.personal_slots()
+        device = next(self.buffers()).device
+        x: Tensor = call.pack(inputs, named).to(device) if call else next(iter((*inputs, *named.values())))
         with self._frozen_in_place():
-            if len(x) <= size:
+            if self.size is None or x.shape[0] <= self.size:
                 return ctx.method.predict(ctx, personal, x)
-            return torch.cat([ctx.method.predict(ctx, personal, part) for part in torch.split(x, size)])
+            return torch.cat([ctx.method.predict(ctx, personal, part) for part in torch.split(x, self.size)])
+
+    @property
+    def places(self) -> dict[str, dict[str, str]]:
+        """Under which name in the state dict the leaf of a slot is."""
+        known = self.values.places
+        return {
+            slot: {leaf: ".".join(("values", *at)) for leaf, at in leaves.items()} for slot, leaves in known.items()
+        }
 
     @contextmanager
     def _frozen_in_place(self) -> Iterator[None]:
@@ -100,15 +104,15 @@ class Values(nn.Module):
 
     def __init__(self, slots: Mapping[str, Mapping[str, Tensor]]) -> None:
         super().__init__()
-        self._places: dict[str, dict[str, tuple[str, ...]]] = {slot: {} for slot in slots}
+        self.places: dict[str, dict[str, tuple[str, ...]]] = {slot: {} for slot in slots}
         for slot, leaves in slots.items():
             for name, leaf in leaves.items():
-                self._places[slot][name] = self._put((slot, *name.split(".")), leaf.detach().clone())
+                self.places[slot][name] = self._put((slot, *name.split(".")), leaf.detach().clone())
 
     def _put(self, path: tuple[str, ...], leaf: Tensor) -> tuple[str, ...]:
         """Keep a leaf at a path, or near it where another has its place; where it is now."""
         owner: nn.Module = self
-        *owners, last = (re.sub(r"\W", "_", part) or "_" for part in path)
+        *owners, last = (f"{part}_" if iskeyword(part) else re.sub(r"\W", "_", part) or "_" for part in path)
         taken = []
         for part in owners:
             while not isinstance(getattr(owner, part, owner), nn.Module):
@@ -131,4 +135,4 @@ class Values(nn.Module):
                 found = getattr(found, part)
             return found
 
-        return {slot: Tree({name: find(at) for name, at in places.items()}) for slot, places in self._places.items()}
+        return {slot: Tree({name: find(at) for name, at in places.items()}) for slot, places in self.places.items()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import platform
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,11 @@ from ..contract import Method, Wrapper
 from ..core.checksums import checksum
 from ..core.errors import InputError, RunFolderError
 from ..core.files import explain, write_whole
-from ..core.names import file_name, shorten, visible
-from ..core.options import did_you_mean, options_of
+from ..core.options import options_of
 from ..core.registry import describe
 from ..core.tables import escape_html, write_html
 from ..core.tree import Slots
+from ..data import Client
 from ..data.naming import Naming
 from ..engines import Plan
 from ..engines.client_evaluation import adapt_model
@@ -30,8 +30,8 @@ from .facts import RunFacts
 from .folder import METRICS, SUMMARY
 from .global_model import explain_no_global_model, find_global_model
 from .identity import identify
-from .model_files import read_model, write_model
 from .predictor import make_module, module_of
+from .reading import find_client, name_model_file
 from .selection import beats, headline_mean
 from .settings import SELECTIONS, Config
 from .store import Row, Store
@@ -41,9 +41,9 @@ from .tables import describe_run, summary_lines, summary_tables, summary_warning
 if TYPE_CHECKING:
     import polars as pl
 
+    from .onboarding import Newcomer
+
 SCHEMA_VERSION = 1
-SHOWN = 5
-"""How many clients' names a sentence lists."""
 
 
 class Result:
@@ -193,20 +193,7 @@ class Result:
 
     def index(self, client: int | str) -> int:
         """A client's position: a text is a name, a whole number a position."""
-        names = self.clients()
-        if client in names:
-            return names.index(str(client))
-        if not isinstance(client, str):
-            if client in range(len(names)):
-                return operator.index(client)
-            raise InputError(f"there is no client at position {client}; positions are 0 to {len(names) - 1}")
-        there = f"There are {len(names)}: {', '.join(shorten(visible(name)) for name in names[:SHOWN])}"
-        more = ", ..." if len(names) > SHOWN else ""
-        by_position = f"; for the one at position {client}, write --position {client} (in Python the number {client})"
-        raise InputError(
-            f"no client is called {client!r}.{did_you_mean(client, names)} {there}{more}"
-            f"{by_position if client.isdecimal() and int(client) < len(names) else ''}"
-        )
+        return find_client(self.clients(), client)
 
     def personal_slots(self, client: int | str, round: int | None = None) -> Slots:
         """What a client predicts with at the selected round, or at another that is kept, counted from 1; -1 is the
@@ -250,16 +237,53 @@ class Result:
         `model`. An error where the method has none."""
         return module_of(self.plan.tasks[0], self.global_slots(round))
 
+    def onboard(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        name: str = "newcomer",
+        split: Sequence[float] | None = None,
+        network: int = 0,
+        round: int | None = None,
+    ) -> Newcomer:
+        """Give a client that took no part in the run its personal model, as the method does for unseen clients, with
+        scores before and after. The run stays as it is.
+
+        Args:
+            x, y: its inputs and targets, raw as the run's were; or a dataset, a mapping of splits or a `Client`.
+            name: a name for it, which no client of the run has.
+            split: shares of training, validation and test; by default 60/20/20.
+            network: which of several networks it has.
+            round: the round of the model: the selected one, or -1, the last.
+
+        >>> import idiolect
+        >>> clients = {"ann": ([[0.0], [1.0]] * 9, [0, 1] * 9), "bob": ([[0.0], [1.0]] * 9, [0, 1] * 9)}
+        >>> result = idiolect.run("fedrep", clients, model="mlp(hidden=[4])", rounds=5, lr=0.5)
+        >>> carl = result.onboard([[0.0], [1.0]] * 9, [1, 0] * 9, name="carl")
+        >>> carl, carl.scores()["point"].to_list(), carl.model()(torch.zeros(1, 1)).shape
+        (Newcomer('carl', fedrep), ['personal', 'adapted'], torch.Size([1, 2]))
+        """
+        from .onboarding import check_client, make_client, onboard
+
+        if isinstance(x, Client):
+            client = check_client(self.plan.data, x)
+        else:
+            client = make_client(self.plan.data, name, x if y is None else (x, y), split, self.config.seed)
+        return onboard(self, client, network, round)
+
     def save_models(self, folder: Path | str) -> list[Path]:
-        """Write every client's personal model as safetensors; load one with `load_model`."""
+        """Write every client's personal model of the selected round, a file each that stands alone: `load_model` opens
+        it without the run and the data, `read_card` says what it is."""
+        from .export import personals_of, write_weights
+
         folder, paths = Path(folder), []
+        networks: dict[int, dict[str, Any]] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for index, name in enumerate(self.clients()):
-                paths.append(folder / f"{index:04d}-{file_name(name)}.safetensors")
-                model = self.model(index).state_dict()
-                state = {key: leaf.detach().clone().contiguous() for key, leaf in model.items()}
-                write_model(paths[-1], state, {"method": self.config.method, "client": name})
+            for personal in personals_of(self, range(len(self.clients()))):
+                paths.append(folder / name_model_file(personal.index, personal.client))
+                write_weights(personal, paths[-1], networks)
         except (OSError, SafetensorError) as error:
             raise RunFolderError(f"the models cannot be written to {folder}: {explain(error)}") from error
         return paths
@@ -300,13 +324,6 @@ def options_tree(method: Method) -> dict[str, Any]:
     """A method's options as plain values, what it wraps under `inner`."""
     options = {name: getattr(method, name) for name in options_of(type(method))}
     return options | ({"inner": {"method": describe(method.inner)}} if isinstance(method, Wrapper) else {})
-
-
-def load_model(path: Path | str, module: nn.Module) -> nn.Module:
-    """Load a personal model that `Result.save_models` or `idiolect export` wrote into `module`; an error if it is
-    damaged."""
-    module.load_state_dict(read_model(Path(path)))
-    return module.eval()
 
 
 def _short_names(names: Naming) -> dict[str, list[str]]:

@@ -18,15 +18,17 @@ from torch import Tensor, nn
 
 from ..contract import Method, Training
 from ..contract import methods as registry
+from ..core.code import name_code
 from ..core.errors import InputError, ModelError, UnknownNameError
 from ..core.options import did_you_mean
+from ..core.registry import describe
 from ..data import Client, Federation
 from ..data import load as load_data
 from ..data.transforms import build_transforms
 from ..engines import Plan
 from ..kernels import has_bf16
+from ..models import Network, default_model, models
 from ..models import build as build_model
-from ..models import default_model
 from ..task.losses import class_axis
 from ..task.schedules import Custom, Schedule, schedules
 from ..task.task import Task
@@ -131,6 +133,7 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
     method: Method = registry.build(objects.get("method") or config.method)
     transform = build_transforms(objects.get("transform", config.transform))
     data = resolve_data(config, objects).transformed(transform).cached(config.sample_cache_mb, config.sample_cache)
+    built_by = [name_model(model, data) for model in choose_models(config, objects, data)]
     objects = build_by_labels(config, objects, data)
     tasks = resolve_tasks(config, objects, data)
     for task in tasks:
@@ -165,6 +168,7 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
         after_local=config.after_local,
         eval_global=config.eval_global,
         eval_clients=config.eval_clients,
+        built_by=tuple(built_by * len(tasks) if len(built_by) == 1 else built_by),
     )
 
 
@@ -206,7 +210,7 @@ def resolve_data(config: Config, objects: Mapping[str, Any]) -> Federation:
 
 def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) -> tuple[Task, ...]:
     """The model (or models) with loss and metrics, checked against the data."""
-    chosen = list(objects.get("models") or [objects.get("model", config.model) or default_model(data)])
+    chosen = choose_models(config, objects, data)
     modules = [resolve_model(model, data, config.seed) for model in chosen]
     initial = objects.get("initial", config.initial)
     if initial is not None:
@@ -220,6 +224,20 @@ def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) 
     return tuple(
         own_task(module, number, networks, data, loss, metrics, config.head) for number, module in enumerate(modules)
     )
+
+
+def choose_models(config: Config, objects: Mapping[str, Any], data: Federation) -> list[Any]:
+    """The networks, each by name, as an object, or as what builds it."""
+    return list(objects.get("models") or [objects.get("model", config.model) or default_model(data)])
+
+
+def name_model(model: Any, data: Federation) -> str:
+    """The expression that builds a network, with what the data know; "" where there is none."""
+    if isinstance(model, nn.Module):
+        return ""
+    if not isinstance(model, str | Network):
+        return name_code(model)
+    return describe(models.build(model).for_data(data))
 
 
 def build_by_labels(config: Config, objects: Mapping[str, Any], data: Federation) -> Mapping[str, Any]:

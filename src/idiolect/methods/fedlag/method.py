@@ -197,10 +197,13 @@ class FedLAG(ComparesUpdates):
     @property
     def refuses(self) -> Refuses:  # type: ignore[override]
         """As the inner method, and what the comparison of single updates rules out."""
+        refuses = self.inner.refuses
+        if self.k != 0 and self.warmup is None:
+            refuses = replace(refuses, more_rounds="its warm-up is a tenth of the rounds")
         if not self.compares:
-            return replace(self.inner.refuses, other_networks="its layers are those of one network")
+            return replace(refuses, other_networks="its layers are those of one network")
         reason = "it compares the clients' updates layer by layer"
-        return replace(self.inner.refuses, other_networks=reason, summing=reason)
+        return replace(refuses, other_networks=reason, summing=reason)
 
     @property
     def slots(self) -> Mapping[str, Slot]:

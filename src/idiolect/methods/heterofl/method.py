@@ -119,7 +119,7 @@ class HeteroFL(Method):
             params, stats = scale_hidden(ctx.task, trees["params"], width), scale_stats(ctx.task, buffers, 1 / width)
             out = ctx.task.net.apply(params, stats, batch.x, True, frozen)
             out = out._replace(buffers=scale_stats(ctx.task, out.buffers, width))
-            return Scored(ctx.task.score(self.mask_outputs(ctx, out.outputs), batch), *out)
+            return Scored(ctx.task.score(self.mask_outputs(out.outputs, self.held_classes(ctx)), batch), *out)
 
         return value
 
@@ -129,13 +129,16 @@ class HeteroFL(Method):
         stats = scale_stats(ctx.task, model["buffers"], 1 / width)
         return {"params": scale_hidden(ctx.task, model["params"], width), "buffers": stats}
 
-    def mask_outputs(self, ctx: ClientContext, outputs: Tensor) -> Tensor:
+    def held_classes(self, ctx: ClientContext) -> Tensor:
+        """Which classes the client has samples of; all, where nothing is known of them."""
+        return (ctx.class_counts > 0) | (ctx.class_counts.sum() == 0)
+
+    def mask_outputs(self, outputs: Tensor, held: Tensor) -> Tensor:
         """Outputs with zeros for classes that the client has no samples of."""
-        axis = class_axis_of(outputs, len(ctx.class_counts))
+        axis = class_axis_of(outputs, len(held))
         if not self.mask or axis is None:
             return outputs
-        known = (ctx.class_counts > 0) | (ctx.class_counts.sum() == 0)
-        return outputs * known.to(outputs.dtype).reshape(-1, *[1] * (outputs.ndim - 1 - axis))
+        return outputs * held.to(outputs.dtype).reshape(-1, *[1] * (outputs.ndim - 1 - axis))
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """A step on the masked loss of the scaled slice."""
@@ -171,16 +174,19 @@ class HeteroFL(Method):
 
     def personal_model(self, ctx: ClientContext, work: Slots) -> Slots:
         """The client's slice of the newest model, scaled as in training, or all of it with what the client keeps
-        private over it."""
+        private over it; and the classes that it has, where it predicts no others."""
+        held = {CLASSES: {"held": self.held_classes(ctx)}} if self.mask and len(ctx.class_counts) else {}
         if self.evaluate == "own" or just_trained(work):
-            return self.scale_model(ctx, self.cut_model(ctx.task, ctx.variant, work))
-        return {
+            return {**self.scale_model(ctx, self.cut_model(ctx.task, ctx.variant, work)), **held}
+        whole = {
             slot: {n: paste(work[slot][n], leaf) for n, leaf in leaves.items()} for slot, leaves in ctx.initial.items()
         }
+        return {**whole, **held}
 
     def predict(self, ctx: ClientContext, model: Slots, x: Tensor) -> Tensor:
         """The outputs, zeros for absent classes."""
-        return self.mask_outputs(ctx, super().predict(ctx, model, x))
+        outputs = super().predict(ctx, model, x)
+        return self.mask_outputs(outputs, model[CLASSES]["held"]) if CLASSES in model else outputs
 
     def adapt_step(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
         """A step on the masked loss of the model that predicts, as it is."""
