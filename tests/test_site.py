@@ -68,6 +68,7 @@ def test_every_link_of_a_page_leads_to_a_page_with_that_heading(site_pages, buil
         for target in markup.links(text):
             file, _, anchor = target.partition("#")
             if not (markup.is_relative(target) or target.startswith("#")):
+                assert target.startswith("https://"), f"{uri}: {target}"
                 continue
             page = site_pages.posixpath.normpath(str(Path(uri).parent / unquote(file))) if file else uri
             assert page in pages or (ROOT / "docs" / page).is_file(), f"{uri}: {target}"

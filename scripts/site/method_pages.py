@@ -111,11 +111,9 @@ def reference(cls: type[Method]) -> str:
     """Where a method was published, with a link."""
     if not (paper := paper_of(cls)):
         return ""
-    where = f"{paper.venue} {paper.year}"
-    if paper.link.startswith("arXiv:"):
-        where += f", [{paper.link}](https://arxiv.org/abs/{paper.link.removeprefix('arXiv:')})"
-    elif paper.link:
-        where += f", [{paper.link.removeprefix('https://')}]({paper.link})"
+    kind, _, name = paper.link.partition(":")
+    link = {"arXiv": "https://arxiv.org/abs/", "doi": "https://doi.org/"}.get(kind, f"{kind}:") + name
+    where = f"{paper.venue} {paper.year}" + (f", [{paper.link.removeprefix('https://')}]({link})" if paper.link else "")
     return f"{paper.authors}: *{paper.title}*. {where}."
 
 

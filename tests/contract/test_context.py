@@ -10,6 +10,7 @@ from idiolect.engines.client_round import train
 from idiolect.engines.slots import first_server
 from idiolect.task.schedules import Exponential
 from idiolect.testing import tiny_plan
+from idiolect.testing.scalar import start_training, take_batch
 
 
 def test_every_learning_rate_follows_the_runs_schedule():
@@ -38,3 +39,16 @@ def test_a_methods_own_learning_rate_becomes_zero_with_the_schedule(method):
     for slot, leaves in states[0].items():
         for name, leaf in leaves.items():
             assert leaf.allclose(states[1][slot][name]), (slot, name)
+
+
+def test_only_what_a_phase_trains_has_a_gradient():
+    """Of the task's own loss as of any other, and the rest of the model does not move."""
+    plan = tiny_plan("fedrep")
+    ctx, work = start_training(plan)
+    batch, rest = take_batch(plan), work["params"].keys() - ctx.phase.part
+    own = ctx.grad(work, "params", batch)
+    other = ctx.grad(work, "params", batch, lambda slots: ctx.task.loss(slots["params"], work["buffers"], batch))
+    assert rest
+    assert own.slots["params"].keys() == other.slots["params"].keys() == set(ctx.phase.part)
+    after = ctx.optimize(work, "params", own, batch)["params"]
+    assert {name for name in after if not after[name].equal(work["params"][name])} == set(ctx.phase.part)

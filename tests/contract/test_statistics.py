@@ -47,3 +47,13 @@ def test_every_network_of_a_model_has_its_statistics_computed():
     for slot, leaves in model.items():
         if "1.running_mean" in leaves:
             assert not torch.equal(leaves["1.running_mean"], adapted[slot]["1.running_mean"]), slot
+
+
+def test_a_network_of_the_methods_own_keeps_its_statistics():
+    """Such as one that gates: the task's forward pass cannot say what they are."""
+    plan = tiny_plan("fedavg", norm=True, norm_stats="recompute")
+    ctx, model = personal_model(plan)
+    gate = {"gate": {"0.weight": torch.ones(2)}, "gate.buffers": {"1.running_mean": torch.ones(2)}}
+    after = plan.method.recompute_statistics(ctx, {**model, **gate}, take_batch(plan))
+    assert after["gate.buffers"] is gate["gate.buffers"]
+    assert after["buffers"] is not model["buffers"]

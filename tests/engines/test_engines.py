@@ -75,6 +75,15 @@ def test_several_rounds_through_shared_memory_agree():
     require_equal(play(tiny_plan("fedlag(warmup=0)")), play(tiny_plan("fedlag(warmup=0)"), Workers), "workers", 1e-3)
 
 
+def test_the_memory_of_workers_is_used_again_in_every_round():
+    def pages(rounds):
+        workers = Workers(plan := tiny_plan("fedavg", rounds=rounds, epochs=1), 1)
+        play(plan, lambda _: workers)
+        return os.fstat(workers._outboxes[0]._handle).st_blocks
+
+    assert pages(12) == pages(1) > 0
+
+
 @pytest.mark.parametrize("optimizer", [SGD(), SGD(momentum=0.9, weight_decay=0.01), Adam()])
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "fedrep(head_epochs=1)", "local", "fedprox", "flayer", "lgmix"])
 def test_gradients_of_dense_networks_written_out_equal_the_traced_ones(method, optimizer, monkeypatch):

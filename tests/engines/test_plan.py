@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from idiolect.data import Client
-from idiolect.engines.plan import Part, join_parts
+from idiolect.data.lazy.arrays import ArraySamples
+from idiolect.engines import plan
+from idiolect.engines.plan import Part, join_parts, late_size, split_parts
 from idiolect.testing import tiny_plan
 
 ARRAYS = {"x": torch.arange(4.0)[:, None], "y": torch.arange(4)}
@@ -49,17 +51,18 @@ def test_where_a_batch_needs_two_samples_they_depend_on_each_other():
     assert not tiny_plan("pfedgate(fixed=true)").mixes_samples
 
 
-def part(*chosen, shift=None, **arrays):
+def part(*chosen, shift=None, transform=None, **arrays):
     none = torch.tensor([], dtype=torch.long)
     x, y = (arrays.get(name, ARRAYS[name]) for name in ("x", "y"))
-    return Part(Client("a", x, y, none, none, none, shift), torch.tensor(chosen), "cpu")
+    return Part(Client("a", x, y, none, none, none, shift, transform), torch.tensor(chosen), "cpu")
 
 
 def test_parts_are_joined_as_if_each_were_taken():
     """From one array, from arrays that share only inputs or only targets, and where clients change their inputs."""
-    own = [part(3, shift=lambda x, positions, by=by: x + by) for by in (10, 20)]
-    for other in (part(3), part(3, x=-ARRAYS["x"]), part(3, y=-ARRAYS["y"]), own[0]):
-        for parts in ([part(2, 0), other], [other, part(2, 0)], [other], own):
+    shifted = [part(3, shift=lambda x, positions, by=by: x + by) for by in (10, 20)]
+    changed = [part(3, transform=lambda x, *_, by=by: x * by) for by in (10, 20)]
+    for other in (part(3), part(3, x=-ARRAYS["x"]), part(3, y=-ARRAYS["y"]), shifted[0], changed[0]):
+        for parts in ([part(2, 0), other], [other, part(2, 0)], [other], shifted, changed):
             expected = [torch.cat(some) for some in zip(*(one.take() for one in parts), strict=True)]
             assert all(map(torch.equal, join_parts(parts), expected))
 
@@ -71,3 +74,21 @@ def test_parts_of_one_array_are_copied_once(monkeypatch):
     )
     join_parts([part(2, 0), part(3)])
     assert taken == [[2, 0, 3]]
+
+
+def test_parts_are_split_into_batches_and_what_is_read_late_never_across_two_or_too_much(monkeypatch):
+    parts = [part(2, 0, 1), part(3, x=-ARRAYS["x"])]
+    batches = [(x.flatten().tolist(), y.tolist()) for x, y in split_parts(parts, 2)]
+    assert batches == [([2, 0], [2, 0]), ([1, -3], [1, 3])]
+    late = [parts[0], part(3, x=ArraySamples(-ARRAYS["x"].numpy()))]
+    batches = [(x.flatten().tolist(), y.tolist()) for x, y in split_parts(late, 2)]
+    assert batches == [([2, 0], [2, 0]), ([1], [1]), ([-3], [3])]
+    monkeypatch.setattr(plan, "LATE_BYTES", 8)
+    assert [len(y) for _, y in split_parts([part(2, 0, 1, x=late[1].client.x)], 4)] == [2, 1]
+
+
+@pytest.mark.parametrize(("wide", "bytes", "samples"), [(3, 60, 5), (3, 8, 1), (0, 60, 15)])
+def test_as_many_samples_are_read_at_once_as_there_is_room_for(wide, bytes, samples, monkeypatch):
+    """Four bytes a number, and one sample at least."""
+    monkeypatch.setattr(plan, "LATE_BYTES", bytes)
+    assert late_size(part(0, x=torch.zeros(4, wide)).client) == samples

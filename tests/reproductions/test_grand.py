@@ -10,7 +10,7 @@ from idiolect.advice.presets import find_kind, read_presets
 from idiolect.advice.rules import findings
 from idiolect.core.errors import InputError
 from idiolect.reproductions import read_claims, reproduce, write_grand, write_ledger
-from idiolect.reproductions.files import result_path, write_result
+from idiolect.reproductions.files import read_result, result_path, write_result
 from idiolect.reproductions.grand import rank_all, read_federations, wins
 from idiolect.reproductions.presets import far_options, make_presets, write_presets
 
@@ -62,6 +62,18 @@ def test_a_file_of_federations_is_a_claim_for_each(folder):
     assert "grand" not in write_ledger(folder)["ledger"], "the ledger is of papers' claims"
 
 
+def test_a_federations_name_is_only_a_name(tmp_path):
+    """Its result stays among the results, and no two claims have one name."""
+    federation = TABLE["federations"]["plain"]
+    table = TABLE | {"federations": {"a/../../../evil": federation, "plain": federation}}
+    (tmp_path / "grand.yaml").write_text(yaml.safe_dump(table))
+    path = result_path(tmp_path, next(iter(read_claims(tmp_path))))
+    assert path.resolve().parent == (tmp_path / "results").resolve()
+    (tmp_path / "grand-plain.yaml").write_text(yaml.safe_dump({**TABLE, "federations": None}))
+    with pytest.raises(InputError, match=r"grand\.yaml holds the claim 'grand-plain', which another file has"):
+        read_claims(tmp_path)
+
+
 def test_all_have_fedavgs_gradients_and_what_cannot_run_says_why(result):
     costs = {name: entry.gradients for name, entry in result.entries.items()}
     assert costs["ditto"] == pytest.approx(1.0), "two gradients per step, half of the rounds"
@@ -100,7 +112,8 @@ def test_the_page_says_what_has_run_and_what_has_not(folder):
 
 def test_a_result_of_another_definition_is_not_shown(folder, tmp_path):
     (tmp_path / "grand.yaml").write_text(yaml.safe_dump({**TABLE, "seeds": 3}, sort_keys=False))
-    write_result({"definition": "old"}, result_path(tmp_path, "grand-skew"))
+    old = read_result(result_path(folder, "grand-skew")) | {"definition": "old"}
+    write_result(old, result_path(tmp_path, "grand-skew"))
     assert read_federations(tmp_path)[0] == []
     assert "No federation has run yet" in write_grand(tmp_path)["grand-ranks"]
 

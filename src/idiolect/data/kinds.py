@@ -104,8 +104,8 @@ class Kinds:
 
 
 def require_known(given: Iterable[str], known: Collection[str], data: str, near: Iterable[str] = ()) -> None:
-    """Raise `UnknownNameError` for an argument of `load` that says nothing of such data;
-    among the names that are `near` is what was meant where it is misspelt."""
+    """Raise `UnknownNameError` for an argument of `load` that says nothing of such data, with a hint at the names that
+    are `near`."""
     for name in given:
         if name not in known:
             hint = did_you_mean(name, near)

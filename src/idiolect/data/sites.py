@@ -17,7 +17,7 @@ from . import arrays
 from .client import Client
 from .description import Description, describe, fill_in, widening
 from .federation import GIVEN, Federation
-from .naming import number_labels
+from .naming import number_clients, number_labels
 from .partitions.base import content_hash
 from .preparing import ColumnSums, Prepared, column_sums
 from .sources.base import Pool, Source, sources
@@ -45,7 +45,8 @@ def load_site(
         position: its number among all clients, by which its splits are drawn.
         known: what the descriptions of all clients make, by which its classes, sequences and columns are brought to
             one form; without it they are its own.
-        split, seed, classes, public: as for `Federation.from_clients`.
+        split, seed, public: as for `Federation.from_clients`.
+        classes: how many classes all clients have together, where labels have no names.
         trains: whether it takes part in training, so that its sums count.
     """
     content = sources.build(content) if isinstance(content, str) else content
@@ -57,6 +58,8 @@ def load_site(
         federation = _load_pool(content, name, position, known, split, seed, classes, public, trains)
     else:
         names = known.names.classes if known else ()
+        if isinstance(content, tuple | list | Mapping) and number_clients([(name, content)])[1]:
+            classes = None  # labels that are text say how many there are
         federation = Federation.from_clients(
             {name: content},
             split=split,
@@ -147,7 +150,7 @@ def _load_pool(
         public = arrays.pair(public, "the public data")
     train, val, test = (torch.from_numpy(parts[which]) for which in SPLITS)
     client = Client(name, x, y, train, val, test)
-    number = known.classes if known else classes or pool.classes
+    number = known.classes if known else pool.classes if pool.names.classes else classes or pool.classes
     federation = Federation.check_and_build(
         [client], pool.name, number, GIVEN, content_hash([index]), public, 0.0, seed, pool.words, names, pool.layout
     )

@@ -26,7 +26,8 @@ def load_data(client: int) -> Any:
     """Edit me (1 of 2): the data of one client, read on its own machine; they never leave it.
 
     Return (x, y) as tensors or arrays, a PyTorch data set, or a mapping with "train" and, if you like, "val" and
-    "test", each of them one of the two. `client` is the number that the SuperNode was started with.
+    "test", each of them one of the two; or a table, as in "csv(visits.csv, client=none,
+    target=died)". `client` is the number that the SuperNode was started with.
     """
     digits = load("digits", partition="dirichlet:0.5", clients={clients})
     return {{split: digits.clients[client].split(split) for split in ("train", "val", "test")}}

@@ -13,6 +13,7 @@ from ..comparison.conditions import count_fedavg_gradients
 from ..contract import methods as registry
 from ..core.errors import IdiolectError
 from ..core.files import write_text
+from ..core.names import file_name
 from ..methods.fedavg import FedAvg
 from ..runs.settings import configure
 from ..runs.setup import check_needs, make_plan, resolve_data
@@ -31,7 +32,7 @@ def fit_rounds(claim: Claim, cache: Path, read_only: bool = False) -> Fitted:
     found = {}
     for case in claim.cases:
         settings = {**case.settings, "seed": claim.tuning.seed if claim.tuning else claim.seeds[0]}
-        path = cache / "budgets" / f"{claim.name}-{digest(list(claim.methods), settings)}.json"
+        path = cache / "budgets" / f"{file_name(claim.name)}-{digest(list(claim.methods), settings)}.json"
         if path.is_file():
             found[case.name] = json.loads(path.read_text(encoding="utf-8"))
         elif not read_only:

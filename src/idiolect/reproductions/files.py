@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.files import finite_or_null, write_text
+from ..core.names import file_name
 from .claims import Claim
 from .folders import RESULTS, digest
 
@@ -24,8 +25,12 @@ def define(claim: Claim) -> str:
 
 
 def result_path(folder: Path, name: str) -> Path:
-    """Where the result of a claim lies, in the folder of claims."""
-    return folder / RESULTS / f"{name}.json"
+    """Where the result of a claim lies, in the folder of claims.
+
+    >>> result_path(Path("reproductions"), "grand-mnist").as_posix()
+    'reproductions/results/grand-mnist.json'
+    """
+    return folder / RESULTS / f"{file_name(name)}.json"
 
 
 def write_result(result: ClaimResult, path: Path) -> None:

@@ -50,7 +50,13 @@ def read_claims(folder: Path) -> dict[str, Claim]:
         raise InputError(
             f"{folder} holds no claims (*.yaml); run this in a clone of the repository, or name the folder: --claims"
         )
-    return {claim.name: claim for path in paths for claim in read_file(path)}
+    claims: dict[str, Claim] = {}
+    for path in paths:
+        for claim in read_file(path):
+            if claim.name in claims:
+                raise InputError(f"{path} holds the claim {claim.name!r}, which another file has; rename one of them")
+            claims[claim.name] = claim
+    return claims
 
 
 def read_claim(path: Path) -> Claim:
