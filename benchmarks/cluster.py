@@ -38,7 +38,6 @@ from idiolect.engines import Plan, Workers
 from idiolect.engines.cluster.actor import ClientActor
 from idiolect.engines.cluster.crew import Crew
 from idiolect.engines.cluster.engine import RayEngine
-from idiolect.engines.flat import pack
 from idiolect.runs.progress import Reporter
 from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
@@ -162,10 +161,11 @@ def check_driver() -> bool:
         at = rounds_done(broken)
         call("resume", str(broken), "--engine", "workers", "--quiet").wait()
         a, b = (Store(folder / "state.sqlite", write=False) for folder in (whole, broken))
-        same = (
-            pack([a.server(), *a.clients(range(8)).values()]).buffer.tobytes()
-            == pack([b.server(), *b.clients(range(8)).values()]).buffer.tobytes()
-            and a.rows() == b.rows()
+        same = a.rows() == b.rows() and all(
+            torch.equal(leaf, there[slot][name])
+            for here, there in zip(*([each.server(), *each.clients(range(8)).values()] for each in (a, b)), strict=True)
+            for slot, leaves in here.items()
+            for name, leaf in leaves.items()
         )
         print(
             f"driver killed after round {at} of 12, resumed with workers: {'equal' if same else 'DIFFERS'}", flush=True
