@@ -82,7 +82,7 @@ def name_model_file(index: int, name: str) -> str:
     """The name of a client's file among the models of a run.
 
     >>> name_model_file(3, "ward 9")
-    '0003-ward-9-ad25a6.safetensors'
+    '0003-ward-9-e76226.safetensors'
     """
     return f"{index:04d}-{file_name(name)}.safetensors"
 
