@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,13 +94,13 @@ class RayChoice(Choice):
     """Actors on a cluster of machines, by Ray: the bits of `workers`, or with stacks those of `vector`."""
 
     actors: int | None = option(None, min=1, help="number of actors; none is as many as the cluster has room for")
-    cpus: float = option(1.0, min=0.0, below=math.inf, help="cores that each reserves; it computes on one")
-    gpus: float = option(0.0, min=0.0, below=math.inf, help="GPUs that each reserves, or a share of one")
+    cpus: float = option(1.0, min=0.0, help="cores that each reserves; it computes on one")
+    gpus: float = option(0.0, min=0.0, help="GPUs that each reserves, or a share of one")
     vector: bool = option(False, help="stack and trace clients at once, as the engine vector does")
     chunk: int | None = option(None, min=1, help="clients per stack; none is what fits the caches")
     sums: bool = option(True, help="add up on the actors what clients send, where the method allows it")
-    timeout: float = option(3600.0, above=0.0, below=math.inf, help="seconds that a group of clients may take")
-    wait: float = option(300.0, min=0.0, below=math.inf, help="seconds to wait for an actor where none is left")
+    timeout: float = option(3600.0, above=0.0, help="seconds that a group of clients may take")
+    wait: float = option(300.0, min=0.0, help="seconds to wait for an actor where none is left")
 
     def check(self) -> None:
         """Raise an error if there is no cluster, or none that has room for the actors."""

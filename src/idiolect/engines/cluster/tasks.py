@@ -3,7 +3,6 @@ the driver. A task whose node dies goes on elsewhere from the files that it sent
 
 from __future__ import annotations
 
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -178,9 +177,9 @@ class OnRay(Place):
     """On a cluster, each run on any of its nodes."""
 
     runs: int | None = option(None, min=1, help="runs at a time; none is as many as the cluster has room for")
-    cpus: float = option(1.0, above=0.0, below=math.inf, help="cores of each run")
-    gpus: float = option(0.0, min=0.0, below=math.inf, help="GPUs of each run, or a share of one")
-    wait: float = option(300.0, min=0.0, below=math.inf, help="seconds to wait where no node is left")
+    cpus: float = option(1.0, above=0.0, help="cores of each run")
+    gpus: float = option(0.0, min=0.0, help="GPUs of each run, or a share of one")
+    wait: float = option(300.0, min=0.0, help="seconds to wait where no node is left")
 
     def check(self) -> None:
         """Raise an error if there is no cluster, or none that has what a run needs."""
