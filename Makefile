@@ -2,7 +2,7 @@
 #
 #   make demo PYTHON=python3.12     another interpreter for a new environment
 #   make test ARGS="-k ditto -x"    more arguments for pytest
-#   make test WORKERS=8             more test processes (three, since some wait, suit two cores)
+#   make test WORKERS=8             more test processes
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -10,7 +10,7 @@
 
 BIN := .venv/bin
 READY := .venv/.ready
-WORKERS ?= 3
+WORKERS ?= 2
 ARGS ?=
 
 .PHONY: help
