@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -34,18 +35,44 @@ def cka(x: Tensor, y: Tensor) -> Tensor:
     Reference:
         Kornblith, Norouzi, Lee, Hinton: Similarity of Neural Network Representations Revisited, ICML 2019, section 3.
     """
+    _require_rows(x, y)
+    return _Centred(x).cka(_Centred(y))
+
+
+def _require_rows(x: Tensor, y: Tensor) -> None:
     if min(x.ndim, y.ndim) < 2 or len(x) != len(y) or not len(x):
         raise InputError(
             f"The features have shapes {tuple(x.shape)} and {tuple(y.shape)}, but both need one row for each of the "
             "same samples, [n, p] and [n, q]: compute them on one batch."
         )
-    x, y = _center(x), _center(y)
-    if len(x) < min(x.shape[1], y.shape[1]):  # the same three numbers from the smaller, sample by sample matrices
-        k, m = x @ x.T, y @ y.T
-        common, own = (k * m).sum(), k.norm() * m.norm()
-    else:
-        common, own = (y.T @ x).square().sum(), (x.T @ x).norm() * (y.T @ y).norm()
-    return torch.where(own > 0, common / torch.where(own > 0, own, 1), 0).clamp(0, 1)
+
+
+class _Centred:
+    """Centred features, and what their CKA to any others needs, once."""
+
+    def __init__(self, features: Tensor) -> None:
+        self.x = _center(features)
+
+    @cached_property
+    def gram(self) -> tuple[Tensor, Tensor]:
+        """The matrix sample by sample, and its norm."""
+        gram = self.x @ self.x.T
+        return gram, gram.norm()
+
+    @cached_property
+    def spread(self) -> Tensor:
+        """The norm of the matrix feature by feature."""
+        norm: Tensor = (self.x.T @ self.x).norm()
+        return norm
+
+    def cka(self, other: _Centred) -> Tensor:
+        """See `cka`."""
+        if len(self.x) < min(self.x.shape[1], other.x.shape[1]):  # the same numbers from the smaller matrices
+            (k, mine), (m, its) = self.gram, other.gram
+            common, own = (k * m).sum(), mine * its
+        else:
+            common, own = (other.x.T @ self.x).square().sum(), self.spread * other.spread
+        return torch.where(own > 0, common / torch.where(own > 0, own, 1), 0).clamp(0, 1)
 
 
 def cka_matrix(features: Sequence[Tensor]) -> Tensor:
@@ -64,9 +91,12 @@ def cka_matrix(features: Sequence[Tensor]) -> Tensor:
                 [1., 1.]], dtype=torch.float64)
     """
     matrix = torch.zeros(len(features), len(features), dtype=torch.float64)
-    for i, first in enumerate(features):
-        for j, second in enumerate(features[: i + 1]):
-            matrix[i, j] = matrix[j, i] = cka(first, second)
+    for each in features:
+        _require_rows(features[0], each)
+    known = [_Centred(each) for each in features]
+    for i, first in enumerate(known):
+        for j, second in enumerate(known[: i + 1]):
+            matrix[i, j] = matrix[j, i] = first.cka(second)
     return matrix
 
 
