@@ -1,6 +1,7 @@
 """One expression language for methods, data, partitions and networks."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,7 +155,7 @@ class Texts(Options):
     """Options that are text, perhaps, or lists of it."""
 
     word: str = option("", help="text")
-    perhaps: str | float | None = option(None, help="text, a number or nothing")
+    perhaps: str | float | None = option(None, min=-math.inf, max=math.inf, help="text, a number or nothing")
     words: tuple[str, ...] = option((), help="several")
 
 
@@ -164,6 +165,7 @@ texts.register("texts")(Texts)
 
 @given(st.text(), st.text() | st.floats(allow_nan=False) | st.none(), st.lists(st.text()))
 @example("1e3", "true", ["null", "1e-3", "007"])
+@example("", math.inf, [])
 @example("", "", [""])
 @example("'", '"', ["'\"", "''"])
 @example("a: b", "#c", ["*d", "- e", "f\ng"])
