@@ -151,10 +151,9 @@ class Dense:
 def change_leaf(leaves: Sequence[Tensor], grad: Tensor | None, factors: Tensor) -> None:
     """Add to leaves [clients, ...] the sums that factors [clients, leaves, leaves + 1] say; one whose own factor is -1
     becomes the sum of the others, without a trace of what it was."""
-    added, replaced = [], factors.diagonal(dim1=1, dim2=2) == -1
-    for at, row in enumerate(factors.unbind(1)):
-        row = row.clone()
-        row[replaced[:, at], at] = 0
+    added, replaced, factors = [], factors.diagonal(dim1=1, dim2=2) == -1, factors.clone()
+    factors.diagonal(dim1=1, dim2=2)[replaced] = 0
+    for row in factors.unbind(1):
         terms = zip([*leaves, grad], row.unbind(1), strict=True)
         added.append([f.view(-1, *[1] * (leaf.ndim - 1)) * leaf for leaf, f in terms if leaf is not None and f.any()])
     for leaf, parts, gone in zip(leaves, added, replaced.unbind(1), strict=True):

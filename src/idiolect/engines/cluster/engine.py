@@ -136,20 +136,20 @@ class RayEngine:
 
     def _add_up(self, newest: Round, chosen: list[list[int]], slots: Any) -> SumsBySlot | None:
         """Sums over some clients of each group, passed on from actor to actor; None where one was lost."""
-        legs: list[tuple[Member, list[int]]] = []
+        parts: list[tuple[Member, list[int]]] = []
         for group, ids in enumerate(chosen):
             holder = newest.holders[group]
-            if ids and legs and legs[-1][0] is holder:
-                legs[-1][1].extend(ids)
+            if ids and parts and parts[-1][0] is holder:
+                parts[-1][1].extend(ids)
             elif ids:
-                legs.append((holder, list(ids)))
+                parts.append((holder, list(ids)))
         reference, ray = None, self.crew.ray
-        for holder, ids in legs:
+        for holder, ids in parts:
             reference = holder.handle.add_up.remote(newest.round, ids, slots, reference)
         try:
             reply: Reply = ray.get(reference, timeout=self.timeout)
         except ray.exceptions.RayError as error:
-            for holder in {id(member): member for member, _ in legs}.values():
+            for holder in {id(member): member for member, _ in parts}.values():
                 if not self._answers(holder):
                     self.crew.dismiss(holder, name_reason(error))
             return None
