@@ -36,8 +36,8 @@ import idiolect
 from idiolect.contract import methods as registry
 from idiolect.engines import Plan, Workers
 from idiolect.engines.cluster.actor import ClientActor
-from idiolect.engines.cluster.crew import Crew
 from idiolect.engines.cluster.engine import RayEngine
+from idiolect.engines.cluster.pool import ActorPool
 from idiolect.runs.progress import Reporter
 from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
@@ -71,30 +71,30 @@ def cluster(cores: int = 1, store_mb: int = 200) -> Iterator[tuple[Cluster, list
 
 
 @contextmanager
-def actors() -> Iterator[Crew]:
+def actors() -> Iterator[ActorPool]:
     """Actors that several engines use one after another."""
-    crew = Crew(ClientActor)
+    pool = ActorPool(ClientActor)
     try:
-        yield crew
+        yield pool
     finally:
-        crew.stop()
+        pool.stop()
 
 
-def engine(crew: Crew, plan: Plan, chunk: int = 0, **more: Any) -> RayEngine:
+def engine(pool: ActorPool, plan: Plan, chunk: int = 0, **more: Any) -> RayEngine:
     """An engine on these actors."""
-    return RayEngine(plan, lambda: crew, chunk, keep_crew=True, **more)
+    return RayEngine(plan, lambda: pool, chunk, keep_pool=True, **more)
 
 
 def check_methods(options: argparse.Namespace) -> bool:
     """Every method and some wrapped ones against `workers`, to the bit."""
     wrong = []
-    with cluster(), actors() as crew:
+    with cluster(), actors() as pool:
         for method in options.methods.split("|") if options.methods else (*registry, *WRAPPED):
             for chunk in options.chunks:
                 try:
                     plan = tiny_plan(method, rounds=2, after_local=True)
                     here = play(plan, partial(Workers, count=1, chunk=chunk))
-                    there = play(plan, lambda plan, chunk=chunk: engine(crew, plan, chunk))
+                    there = play(plan, lambda plan, chunk=chunk: engine(pool, plan, chunk))
                     require_equal(here, there, method)
                     said = "equal" if (here.rows, here.cost) == (there.rows, there.cost) else "other metrics"
                 except Exception as error:
@@ -111,9 +111,9 @@ def check_faults(options: argparse.Namespace) -> bool:
     for method in FAULTS:
         for fault in ("actor", "node"):
             plan = tiny_plan(method, rounds=2)
-            with cluster() as (machines, nodes), actors() as crew:
-                made, done = engine(crew, plan), []
-                made.train = disturbed(made, fault, machines, nodes, crew, done)  # type: ignore[method-assign]
+            with cluster() as (machines, nodes), actors() as pool:
+                made, done = engine(pool, plan), []
+                made.train = disturbed(made, fault, machines, nodes, pool, done)  # type: ignore[method-assign]
                 began = time.perf_counter()
                 there = play(plan, lambda _, made=made: made)
                 try:
@@ -127,7 +127,9 @@ def check_faults(options: argparse.Namespace) -> bool:
     return check_driver() and not wrong
 
 
-def disturbed(made: RayEngine, fault: str, machines: Cluster, nodes: list[Any], crew: Crew, done: list[Any]) -> Any:
+def disturbed(
+    made: RayEngine, fault: str, machines: Cluster, nodes: list[Any], pool: ActorPool, done: list[Any]
+) -> Any:
     """Training in the middle of which something is killed, once."""
     train = made.train
 
@@ -135,7 +137,7 @@ def disturbed(made: RayEngine, fault: str, machines: Cluster, nodes: list[Any], 
         if fault == "node":
             machines.remove_node(nodes[0], allow_graceful=False)
         else:
-            os.kill(ray.get(crew.members[0].handle.process.remote()), signal.SIGKILL)
+            os.kill(ray.get(pool.members[0].handle.process.remote()), signal.SIGKILL)
 
     def train_disturbed(round: int, states: Any, download: Any) -> Iterator[Any]:
         for outcome in train(round, states, download):
@@ -190,11 +192,11 @@ def call(*arguments: str) -> subprocess.Popen[bytes]:
 def measure_overhead(options: argparse.Namespace) -> bool:
     """Seconds of a round of many tiny clients, on two actors and on two workers in turn."""
     plan = tiny_plan("ditto", clients=options.clients, rounds=1, epochs=1)
-    with cluster(), actors() as crew:
+    with cluster(), actors() as pool:
         contestants = {
             "workers": Workers(plan, 2),
-            "ray": engine(crew, plan),
-            "ray, no sums": engine(crew, plan, sums=False),
+            "ray": engine(pool, plan),
+            "ray, no sums": engine(pool, plan, sums=False),
         }
         seconds: dict[str, list[float]] = {name: [] for name in contestants}
         for repeat in range(options.repeats + 1):
@@ -239,8 +241,8 @@ def measure_once(options: argparse.Namespace) -> bool:
         clients = [(x.clone(), y) for _ in range(options.clients)]
         data = idiolect.Federation.from_clients(clients, classes=side)
         plan = replace(plan, data=data, tasks=(Task(model, (x, y), classes=side),))
-        with actors() as crew:
-            made = engine(crew, plan, sums=bool(int(options.sums)))
+        with actors() as pool:
+            made = engine(pool, plan, sums=bool(int(options.sums)))
             received, get = Counter[str](), ray.get
 
             def counted(reference: Any, **more: Any) -> Any:
@@ -248,7 +250,7 @@ def measure_once(options: argparse.Namespace) -> bool:
                 received["bytes"] += count_bytes(answer)
                 return answer
 
-            crew.ray = _Counting(ray, counted)
+            pool.ray = _Counting(ray, counted)
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             began = time.perf_counter()
             RoundLoop(plan, made, Store(None), eval_every=10).run()

@@ -89,5 +89,7 @@ def test_all_claims_of_the_papers_can_be_read_and_give_every_method_as_many_tria
     assert papers == {"FedLAG", "FLAYER", "LG-Mix", "pFedGate", "FedFac"}
     for claim in claims.values():
         list_tasks(claim, claims, tmp_path)
-        assert claim.not_runnable or all(case.settings["engine"] in ("loop", "workers(count=1)") for case in claim.cases)
+        assert claim.not_runnable or all(
+            case.settings["engine"] in ("loop", "workers(count=1)") for case in claim.cases
+        )
         assert claim.not_runnable or len(claim.seeds) >= 3

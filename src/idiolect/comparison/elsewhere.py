@@ -39,7 +39,7 @@ class Follower:
 
     def __init__(self, tasks: Sequence[Task], place: OnRay, reporter: Reporter, extent: Extent) -> None:
         self.reporter, self.extent = reporter, dict(extent)
-        self.runner = TaskRunner(tasks, place.crew)
+        self.runner = TaskRunner(tasks, place.pool)
         self.said: set[str] = set()
 
     def add(self, task: Task, rounds: int) -> None:

@@ -116,13 +116,13 @@ class RayChoice(Choice):
                 " share of one, as in ray(gpus=0.5)"
             )
         from .cluster.actor import ClientActor
-        from .cluster.crew import Crew
         from .cluster.engine import RayEngine
+        from .cluster.pool import ActorPool
 
         problem = why_not_stackable(plan) if self.vector else ""
         chunk = 0 if problem or not self.vector else self.chunk or fit_chunk(plan)
-        crew = partial(Crew, ClientActor, self.actors, self.cpus, self.gpus, self.wait)
-        engine = RayEngine(plan, crew, chunk, self.sums, self.timeout)
+        pool = partial(ActorPool, ClientActor, self.actors, self.cpus, self.gpus, self.wait)
+        engine = RayEngine(plan, pool, chunk, self.sums, self.timeout)
         engine.note_unstacked(problem)
         return engine
 

@@ -11,8 +11,8 @@ from idiolect.core.errors import InputError, MissingExtraError
 from idiolect.engines import engines
 from idiolect.engines.choice import find_candidates
 from idiolect.engines.cluster.connection import compare_processors, connect, describe_node, find_address
-from idiolect.engines.cluster.crew import explain_start
 from idiolect.engines.cluster.engine import groups_of_neighbours
+from idiolect.engines.cluster.pool import explain_start
 from idiolect.engines.cluster.tasks import OnRay, find_place
 from idiolect.testing import play, tiny_plan
 

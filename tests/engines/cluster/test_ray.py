@@ -13,8 +13,8 @@ from idiolect.core.errors import ClusterError, InputError
 from idiolect.engines import Workers, engines
 from idiolect.engines.cluster.actor import ClientActor
 from idiolect.engines.cluster.connection import describe_node, require_like
-from idiolect.engines.cluster.crew import Crew
 from idiolect.engines.cluster.engine import RayEngine
+from idiolect.engines.cluster.pool import ActorPool
 from idiolect.engines.slots import first_server
 from idiolect.testing import play, require_equal, tiny_plan
 
@@ -39,22 +39,22 @@ def cluster():
 
 
 @pytest.fixture(scope="module")
-def crew(cluster):
+def pool(cluster):
     """Actors that all tests share."""
-    crew = Crew(ClientActor)
-    yield crew
-    crew.stop()
+    pool = ActorPool(ClientActor)
+    yield pool
+    pool.stop()
 
 
 @pytest.fixture
-def engine(crew):
+def engine(pool):
     """Makes an engine on the actors that all tests share."""
-    return lambda plan, chunk=0, **more: RayEngine(plan, lambda: crew, chunk, keep_crew=True, **more)
+    return lambda plan, chunk=0, **more: RayEngine(plan, lambda: pool, chunk, keep_pool=True, **more)
 
 
-def kill_one(crew: Crew) -> None:
+def kill_one(pool: ActorPool) -> None:
     """End the process of an actor, as a lack of memory does."""
-    os.kill(ray.get(crew.members[0].handle.process.remote()), signal.SIGKILL)
+    os.kill(ray.get(pool.members[0].handle.process.remote()), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedexp", "ditto", "heterofl", "fedlag(ditto, warmup=0)", "fedfomo"])
@@ -74,7 +74,7 @@ def test_uploads_stay_where_they_are_added_up(engine):
     assert all(outcome.upload is not None for _, outcome in engine(plan, sums=False).train(0, states, message))
 
 
-def test_actors_that_are_killed_change_not_a_bit(engine, crew):
+def test_actors_that_are_killed_change_not_a_bit(engine, pool):
     """One in the middle of the first round, one when it has trained in the second, with the uploads that it kept."""
     plan = tiny_plan("ditto", rounds=2)
     made, kills = engine(plan), []
@@ -83,12 +83,12 @@ def test_actors_that_are_killed_change_not_a_bit(engine, crew):
     def disturbed(round, states, download):
         for outcome in train(round, states, download):
             if not kills:
-                kills.append(kill_one(crew))
+                kills.append(kill_one(pool))
             yield outcome
 
     def lost(server, ids):
         if len(kills) == 1 and made._newest.round == 1:
-            kills.append(kill_one(crew))
+            kills.append(kill_one(pool))
         return add_up(server, ids)
 
     made.train, made.add_up = disturbed, lost
@@ -135,7 +135,7 @@ def test_a_node_with_another_installation_is_refused(field):
         require_like(here._replace(name="far", **{field: "0.0"}), here)
 
 
-def test_a_node_that_dies_changes_not_a_bit(engine, crew, cluster):
+def test_a_node_that_dies_changes_not_a_bit(engine, pool, cluster):
     """The last test: one node is left."""
     plan = tiny_plan("ditto", rounds=2)
     made, (machines, nodes) = engine(plan), cluster
@@ -150,4 +150,4 @@ def test_a_node_that_dies_changes_not_a_bit(engine, crew, cluster):
     made.train = disturbed
     require_equal(play(plan, lambda plan: Workers(plan, 1)), play(plan, lambda _: made), "a node less")
     assert removed
-    assert len(crew.members) == 1
+    assert len(pool.members) == 1

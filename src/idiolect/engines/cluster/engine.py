@@ -22,8 +22,8 @@ from ..flat import pack, unpack
 from ..loop import Fetch, Outcomes, Scores, States
 from ..plan import Plan
 from ..processes import eval_groups, group_ids
-from .crew import IN_HAND, TRIES, Crew, Member, name_reason
 from .messages import Job, Reply, SumsBySlot, Trained, make_job, name_clients, unpack_sums
+from .pool import GROUPS_PER_ACTOR, TRIES, ActorPool, Member, name_reason
 from .shipping import ship
 
 log = logging.getLogger("idiolect")
@@ -54,37 +54,37 @@ class RayEngine:
 
     Args:
         plan: what is computed.
-        crew: gives the actors.
+        pool: gives the actors.
         chunk: how many clients to stack and trace at once; 0 takes them one by one.
         sums: let actors add up uploads where the method allows it.
         timeout: seconds that one group may take.
-        keep_crew: leave the actors to another run when this one ends.
+        keep_pool: leave the actors to another run when this one ends.
     """
 
     def __init__(
         self,
         plan: Plan,
-        crew: Callable[[], Crew],
+        pool: Callable[[], ActorPool],
         chunk: int = 0,
         sums: bool = True,
         timeout: float = 3600.0,
-        keep_crew: bool = False,
+        keep_pool: bool = False,
     ) -> None:
         self.plan, self.chunk, self.timeout = plan, chunk, timeout
-        self._make_crew, self._keep_crew = crew, keep_crew
+        self._make_pool, self._keep_pool = pool, keep_pool
         self.sums = sums and all(slot.up != "each" for slot in plan.method.slots.values())
         self.unstacked = ""
-        self._crew: Crew | None = None
+        self._pool: ActorPool | None = None
         self._serial = 0
         self._newest: Round | None = None
 
     @property
-    def crew(self) -> Crew:
+    def pool(self) -> ActorPool:
         """The actors, which are started when they are first needed."""
-        if self._crew is None:
-            self._crew = self._make_crew()
-            self._crew.adopt(self._crew.ray.put(ship(self.plan)), self.chunk)
-        return self._crew
+        if self._pool is None:
+            self._pool = self._make_pool()
+            self._pool.prepare(self._pool.ray.put(ship(self.plan)), self.chunk)
+        return self._pool
 
     def note_unstacked(self, problem: str) -> None:
         """Remember, and say once, why clients are run one by one where they should have been stacked."""
@@ -121,7 +121,7 @@ class RayEngine:
         newest, wanted = self._newest, frozenset(ids)
         assert newest is not None
         chosen = [sorted(wanted.intersection(group)) for group in newest.groups]
-        slots = self.crew.ray.put(pack([server]))
+        slots = self.pool.ray.put(pack([server]))
         for _ in range(TRIES):
             lost = [group for group, some in enumerate(chosen) if some and not newest.holders[group].alive]
             for _ in self._train_groups(newest, lost):
@@ -143,7 +143,7 @@ class RayEngine:
                 parts[-1][1].extend(ids)
             elif ids:
                 parts.append((holder, list(ids)))
-        reference, ray = None, self.crew.ray
+        reference, ray = None, self.pool.ray
         for holder, ids in parts:
             reference = holder.handle.add_up.remote(newest.round, ids, slots, reference)
         try:
@@ -151,16 +151,16 @@ class RayEngine:
         except ray.exceptions.RayError as error:
             for holder in {id(member): member for member, _ in parts}.values():
                 if not self._answers(holder):
-                    self.crew.dismiss(holder, name_reason(error))
+                    self.pool.remove(holder, name_reason(error))
             return None
-        self.crew.hear(reply)
+        self.pool.log_warnings(reply)
         if reply.error is not None:
             raise reply.error
         return unpack_sums(reply.result, self.plan.device)
 
     def _answers(self, member: Member) -> bool:
         """Whether an actor is there."""
-        ray = self.crew.ray
+        ray = self.pool.ray
         try:
             ray.get(member.handle.process.remote(), timeout=self.timeout)
         except ray.exceptions.RayError:
@@ -170,7 +170,7 @@ class RayEngine:
     def _send_common(self, download: Download) -> tuple[int, Any]:
         """Put what all clients get where every node fetches it once."""
         self._serial += 1
-        return self._serial, self.crew.ray.put(pack([download.shared]))
+        return self._serial, self.pool.ray.put(pack([download.shared]))
 
     def _train_groups(self, newest: Round, groups: Sequence[int]) -> Iterator[tuple[int, Trained]]:
         def job(group: int) -> Job:
@@ -201,44 +201,47 @@ class RayEngine:
     ) -> Iterator[tuple[int, Member, Any]]:
         """Keep all actors busy with groups, and yield their results as they come; what is lost is done again, up to
         three times."""
-        crew, waiting, failures, left = self.crew, Waiting(todo, side_by_side), Counter[int](), len(todo)
-        ray = crew.ray
-        for member in crew.members:  # what an earlier call left undone is nobody's any more
-            member.hand.clear()
+        pool, waiting, failures, left = self.pool, Waiting(todo, side_by_side), Counter[int](), len(todo)
+        ray = pool.ray
+        for member in pool.members:  # what an earlier call left undone is nobody's any more
+            member.assigned.clear()
             member.last = -1
         while left:
-            crew.fill()
-            for member in crew.members:
-                while len(member.hand) < IN_HAND and (group := waiting.pick(member, crew.members)) is not None:
-                    member.give(member.handle.work.remote(make(group), common), group)
-            holders = {reference: member for member in crew.members for reference, _ in member.hand}
-            ready, _ = ray.wait([*holders, *crew.starting], num_returns=1, timeout=POLL)
+            pool.fill()
+            for member in pool.members:
+                while (
+                    len(member.assigned) < GROUPS_PER_ACTOR
+                    and (group := waiting.pick(member, pool.members)) is not None
+                ):
+                    member.assign(member.handle.work.remote(make(group), common), group)
+            holders = {reference: member for member in pool.members for reference, _ in member.assigned}
+            ready, _ = ray.wait([*holders, *pool.starting], num_returns=1, timeout=POLL)
             for reference in ready:
-                if reference in crew.starting:
-                    crew.welcome(reference)
+                if reference in pool.starting:
+                    pool.admit(reference)
                     continue
-                member, group = holders[reference], dict(holders[reference].hand)[reference]
+                member, group = holders[reference], dict(holders[reference].assigned)[reference]
                 try:
                     reply: Reply = ray.get(reference)
                 except ray.exceptions.RayError as error:
                     self._lose(member, name_reason(error), waiting, failures, clients)
                     continue
                 member.finish(reference)
-                crew.hear(reply)
+                pool.log_warnings(reply)
                 if reply.error is not None:
                     raise reply.error
                 left -= 1
                 yield group, member, reply.result
             now = time.monotonic()
-            for member in [m for m in crew.members if m.hand and now - m.since > self.timeout]:
+            for member in [m for m in pool.members if m.assigned and now - m.since > self.timeout]:
                 self._lose(member, f"it gave no answer for {self.timeout:g} s", waiting, failures, clients)
-            crew.require_some()
+            pool.require_some()
 
     def _lose(
         self, member: Member, reason: str, waiting: Waiting, failures: Counter[int], clients: Sequence[Sequence[int]]
     ) -> None:
-        """Put back what an actor had in hand; the first of it was what it worked on, and may be the cause."""
-        groups = self.crew.dismiss(member, reason)
+        """Put back what an actor was assigned; the first of it was what it worked on, and may be the cause."""
+        groups = self.pool.remove(member, reason)
         failures.update(groups[:1])
         waiting.put_back(groups)
         for group in groups[:1]:
@@ -253,9 +256,9 @@ class RayEngine:
     def close(self) -> None:
         """Stop the actors, and leave the cluster."""
         self._newest = None
-        if self._crew is not None and not self._keep_crew:
-            self._crew.stop()
-        self._crew = None
+        if self._pool is not None and not self._keep_pool:
+            self._pool.stop()
+        self._pool = None
 
 
 def groups_of_neighbours(ids: Sequence[int]) -> list[Sequence[int]]:

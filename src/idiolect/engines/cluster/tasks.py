@@ -15,8 +15,8 @@ from ...core.errors import ClusterError
 from ...core.options import Options, option
 from ...core.registry import Registry
 from .connection import check_cluster, find_address
-from .crew import TRIES, Crew, Member, name_reason
 from .messages import Reply
+from .pool import TRIES, ActorPool, Member, name_reason
 from .shipping import ship
 from .task_actor import Event, Target, TaskActor, read_files, write_files
 
@@ -53,16 +53,16 @@ class TaskRunner:
 
     Args:
         tasks: what is done; the first begins first.
-        crew: gives the actors.
+        pool: gives the actors.
         is_stopping: whether all tasks are to end after their rounds.
     """
 
     def __init__(
-        self, tasks: Sequence[Task], crew: Callable[[], Crew], is_stopping: Callable[[], bool] = lambda: False
+        self, tasks: Sequence[Task], pool: Callable[[], ActorPool], is_stopping: Callable[[], bool] = lambda: False
     ) -> None:
         self.waiting = deque(Entry(task) for task in tasks)
         self.running: dict[Member, Entry] = {}
-        self.make_crew, self.is_stopping = crew, is_stopping
+        self.make_pool, self.is_stopping = pool, is_stopping
 
     def add(self, task: Task) -> None:
         """Another task, while others go on."""
@@ -75,10 +75,10 @@ class TaskRunner:
     def run(self) -> Iterator[Happening]:
         """Carry out all tasks: what they say, how they begin (`began`) and end."""
         with ExitStack() as stack:
-            self.crew = crew = self.make_crew()
-            stack.callback(crew.stop)
-            crew.most = len(self.waiting)
-            crew.adopt({name: os.environ[name] for name in PASSED_ON if name in os.environ}, os.getcwd())
+            self.pool = pool = self.make_pool()
+            stack.callback(pool.stop)
+            pool.most = len(self.waiting)
+            pool.prepare({name: os.environ[name] for name in PASSED_ON if name in os.environ}, os.getcwd())
             while self.waiting or self.running:
                 if self.is_stopping():
                     self.waiting.clear()
@@ -86,22 +86,22 @@ class TaskRunner:
                 yield from self._step()
 
     def _step(self) -> Iterator[Happening]:
-        crew, ray = self.crew, self.crew.ray
+        pool, ray = self.pool, self.pool.ray
         if self.waiting:
-            crew.fill()
-        for member in crew.members:
+            pool.fill()
+        for member in pool.members:
             if member not in self.running and self.waiting:
                 yield self._begin(member, self.waiting.popleft())
         references = {entry.reference: member for member, entry in self.running.items()}
         if not references and not self.waiting:
             return
-        ready, _ = ray.wait([*references, *crew.starting], num_returns=1, timeout=WAIT)
+        ready, _ = ray.wait([*references, *pool.starting], num_returns=1, timeout=WAIT)
         for reference in ready:
-            if reference in crew.starting:
-                crew.welcome(reference)
+            if reference in pool.starting:
+                pool.admit(reference)
             else:
                 yield from self._listen(references[reference], reference)
-        crew.require_some()
+        pool.require_some()
 
     def _begin(self, member: Member, entry: Entry) -> Happening:
         folder = entry.task.folder
@@ -113,10 +113,10 @@ class TaskRunner:
     def _listen(self, member: Member, reference: Any) -> Iterator[Happening]:
         entry = self.running[member]
         try:
-            answer: Reply | list[Event] = self.crew.ray.get(reference)
-        except self.crew.ray.exceptions.RayError as error:
+            answer: Reply | list[Event] = self.pool.ray.get(reference)
+        except self.pool.ray.exceptions.RayError as error:
             self._lose(member, entry, name_reason(error))
-            self.crew.dismiss(member, name_reason(error))
+            self.pool.remove(member, name_reason(error))
             return
         if isinstance(answer, Reply):
             if answer.error is not None:
@@ -146,7 +146,7 @@ class TaskRunner:
                 f"{entry.task.label} was lost {TRIES} times ({reason}); what is done is kept, so give each run more"
                 " cores or memory, as in --on 'ray(cpus=4)', and call the same again"
             )
-        self.crew.say(f"{entry.task.label} was lost on node {member.node.name} ({reason}) and goes on elsewhere")
+        self.pool.log_once(f"{entry.task.label} was lost on node {member.node.name} ({reason}) and goes on elsewhere")
         self.waiting.appendleft(entry)
 
     def _interrupt(self) -> None:
@@ -185,9 +185,9 @@ class OnRay(Place):
         """Raise an error if there is no cluster, or none that has what a run needs."""
         check_cluster(self.runs, self.cpus, self.gpus, "runs")
 
-    def crew(self) -> Crew:
+    def pool(self) -> ActorPool:
         """The actors that carry out runs."""
-        return Crew(TaskActor, self.runs, self.cpus, self.gpus, self.wait)
+        return ActorPool(TaskActor, self.runs, self.cpus, self.gpus, self.wait)
 
 
 def find_place(text: str | None) -> OnRay | None:

@@ -1,5 +1,5 @@
 """The actors of a cluster as the driver sees them: those that are on their way, those that have answered, and what
-each has in hand. One that dies, hangs or loses an answer is replaced, and what it had is done again elsewhere."""
+each was assigned. One that dies, hangs or loses an answer is replaced, and what it had is done again elsewhere."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .messages import Node, Reply
 
 log = logging.getLogger("idiolect")
 
-IN_HAND = 2
+GROUPS_PER_ACTOR = 2
 """Groups of clients that an actor has at a time, so that it need not wait for the next."""
-LOOK = 5.0
+CHECK_EVERY = 5.0
 """Seconds between looks at the size of the cluster."""
 TRIES = 3
 """How often a group, or the start of an actor, may fail."""
@@ -25,33 +25,33 @@ TRIES = 3
 
 @dataclass(eq=False)
 class Member:
-    """An actor that has answered: its handle, its node, and the groups that it has in hand with the references of their
-    answers; it works on the first of them since `since`."""
+    """An actor that has answered: its handle, its node, and the groups that it was assigned with the references of
+    their answers; it works on the first of them since `since`."""
 
     handle: Any
     node: Node
-    hand: deque[tuple[Any, int]] = field(default_factory=deque)
+    assigned: deque[tuple[Any, int]] = field(default_factory=deque)
     since: float = 0.0
     last: int = -1
     alive: bool = True
 
-    def give(self, reference: Any, group: int) -> None:
-        """Put a group in hand."""
-        self.since = self.since if self.hand else time.monotonic()
-        self.hand.append((reference, group))
+    def assign(self, reference: Any, group: int) -> None:
+        """Have it work on a group after those that it has."""
+        self.since = self.since if self.assigned else time.monotonic()
+        self.assigned.append((reference, group))
         self.last = group
 
     def finish(self, reference: Any) -> None:
         """An answer is there."""
-        self.hand = deque(entry for entry in self.hand if entry[0] != reference)
+        self.assigned = deque(entry for entry in self.assigned if entry[0] != reference)
         self.since = time.monotonic()
 
 
-class Crew:
+class ActorPool:
     """All actors of a run, or of several runs one after another.
 
     Args:
-        kind: the class of the actors; `start` gets them ready, and is told what `adopt` was.
+        kind: the class of the actors; `start` gets them ready, and is told what `prepare` was.
         actors: how many there should be; none is as many as the cluster has room for, now and later.
         cpus, gpus: what each reserves.
         wait: seconds to wait where no actor is left.
@@ -65,10 +65,10 @@ class Crew:
         self.most: int | None = None
         self.connection = Connection()
         self.ray = self.connection.ray
-        self.here, self.said = describe_node(), set[str]()
+        self.here, self.logged = describe_node(), set[str]()
         self.members: list[Member] = []
         self.starting: dict[Any, Any] = {}
-        self.failures, self.deserted, self.looked = 0, 0.0, 0.0
+        self.failures, self.empty_since, self.checked = 0, 0.0, 0.0
         try:
             self.wanted = require_resources(self.connection, actors, cpus, gpus)
             options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
@@ -77,7 +77,7 @@ class Crew:
             self.connection.close()
             raise
 
-    def adopt(self, *arguments: Any) -> None:
+    def prepare(self, *arguments: Any) -> None:
         """Take up other work, for which these arguments get an actor ready."""
         self.arguments, known = arguments, [*(member.handle for member in self.members), *self.starting.values()]
         self.members, self.starting = [], {}
@@ -90,8 +90,8 @@ class Crew:
     def fill(self) -> None:
         """Ask for the actors that are missing; the cluster may have grown or shrunk."""
         now = time.monotonic()
-        if self.actors is None and now - self.looked > LOOK:
-            self.looked = now
+        if self.actors is None and now - self.checked > CHECK_EVERY:
+            self.checked = now
             total = self.connection.resources()
             sizes = [(total.get("CPU", 0.0), self.cpus), (total.get("GPU", 0.0), self.gpus)]
             self.wanted = max(1, min((int(have // each) for have, each in sizes if each > 0), default=1))
@@ -99,7 +99,7 @@ class Crew:
         while len(self.members) + len(self.starting) < wanted:
             self._start(self.kind.remote())
 
-    def welcome(self, reference: Any) -> None:
+    def admit(self, reference: Any) -> None:
         """An actor has answered for the first time, or has failed to."""
         handle = self.starting.pop(reference)
         try:
@@ -109,33 +109,33 @@ class Crew:
             if self.failures >= TRIES or getattr(error, "actor_init_failed", False):
                 raise ClusterError(explain_start(error)) from error
             return
-        self.hear(reply)
+        self.log_warnings(reply)
         if reply.error is not None:
             raise reply.error
         node: Node = reply.result
         require_like(node, self.here)
-        self.say(compare_processors([node], self.here))
-        self.failures, self.deserted = 0, 0.0
+        self.log_once(compare_processors([node], self.here))
+        self.failures, self.empty_since = 0, 0.0
         self.members.append(Member(handle, node))
 
-    def hear(self, reply: Reply) -> None:
+    def log_warnings(self, reply: Reply) -> None:
         """Say what was logged elsewhere, once."""
         for text in reply.warnings:
-            self.say(text)
+            self.log_once(text)
 
-    def say(self, text: str) -> None:
+    def log_once(self, text: str) -> None:
         """Log something once."""
-        if text and text not in self.said:
-            self.said.add(text)
+        if text and text not in self.logged:
+            self.logged.add(text)
             log.warning("%s", text)
 
-    def dismiss(self, member: Member, reason: str) -> list[int]:
-        """Give an actor up: the groups that it had in hand."""
+    def remove(self, member: Member, reason: str) -> list[int]:
+        """Give an actor up: the groups that it was assigned."""
         log.warning("an actor on node %s is given up: %s; its work goes to another", member.node.name, reason)
         member.alive = False
         self.members = [other for other in self.members if other is not member]
-        groups = [group for _, group in member.hand]
-        member.hand.clear()
+        groups = [group for _, group in member.assigned]
+        member.assigned.clear()
         try:
             self.ray.kill(member.handle, no_restart=True)
         except Exception:
@@ -145,11 +145,11 @@ class Crew:
     def require_some(self) -> None:
         """Raise an error if there has been no actor for too long."""
         if self.members:
-            self.deserted = 0.0
+            self.empty_since = 0.0
             return
         now = time.monotonic()
-        self.deserted = self.deserted or now
-        if now - self.deserted > self.wait:
+        self.empty_since = self.empty_since or now
+        if now - self.empty_since > self.wait:
             total = self.connection.resources()
             raise ClusterError(
                 f"no actor of the cluster has answered for {self.wait:g} s (it has {total.get('CPU', 0.0):g} cores and"
