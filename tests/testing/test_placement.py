@@ -9,7 +9,7 @@ from idiolect.core import tree
 from idiolect.core.errors import ConformanceError
 from idiolect.methods.fedprox import FedProx
 from idiolect.testing import check_method, play, require_equal, tiny_plan
-from idiolect.testing.checks import play_elsewhere
+from idiolect.testing.engine_checks import play_elsewhere
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from ..core.options import options_of
 from ..core.registry import describe
 from ..engines.client_round import do_phases
 from ..engines.slots import finish, first_client, first_server
-from .checks import NEARLY, USUAL, make_plan, plain_of, play_once
+from .checks import NEARLY, plain_of
 from .differences import close, require
+from .shared_runs import USUAL, make_plan, play_once
 from .tiny import ROUNDS, Played
 
 PLANS: tuple[dict[str, Any], ...] = (USUAL, {**USUAL, "norm": True})

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import closing
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,63 +12,34 @@ import torch
 from torch import Tensor
 
 from ..contract import Method, has_one_model, methods, predicts_its_own_way
-from ..core import codec, tree
+from ..core import codec
 from ..core.errors import ConformanceError, ModelError
 from ..core.registry import describe
 from ..core.tree import Slots
 from ..data import Client
-from ..engines import Engine, Loop, Plan, engines
+from ..engines import Loop
 from ..engines.client_evaluation import adapt_model, predict
 from ..engines.phases import batches, fresh_optimizer
 from ..engines.slots import first_client, first_server, gather, keep_and_send, sent_names
-from ..engines.stacking import load_transforms, train_stack
-from ..flower.loopback import LoopbackEngine
 from ..runs.round_loop import RoundLoop
 from ..runs.store import Store
 from ..task.optimizers import SGD
 from .differences import require, require_equal_leaves
-from .disturbances import Backwards, Poisoned, ThroughBytes
-from .placement import elsewhere
-from .tiny import ROUNDS, Played, collect, personal_models, play, require_equal, tiny_plan, tiny_task
+from .disturbances import Poisoned
+from .shared_runs import (
+    USUAL,
+    losses_of,
+    make_plan,
+    plan_of_absent_clients,
+    play_absent_once,
+    play_once,
+    play_scored_once,
+    tasks,
+)
+from .tiny import ROUNDS, Played, personal_models, play, require_equal
 
-RELATIVE = 1e-4
 NEARLY = 1e-6
 """How far apart, per round, what an identity calls `nearly` another method may be."""
-USUAL: dict[str, Any] = {"participation": 0.6, "unseen": 1}
-"""The plan of most checks: in three rounds every client takes part at least once, none always, and one never does."""
-
-
-tasks = cache(tiny_task)
-"""The networks that all checks share, so that what engines find out about one is found out once."""
-
-
-def make_plan(method: Method, **changes: Any) -> Plan:
-    """A plan of a check."""
-    return tiny_plan(method, task=tasks, **changes)
-
-
-@lru_cache(maxsize=128)
-def play_once(method: Method, **changes: Any) -> Played:
-    """A run on the loop engine, which all checks that compare with it share."""
-    return play(make_plan(method, **changes))
-
-
-def _play_scored_once(plan: Plan, engine: Callable[[Plan], Engine] = Loop) -> Played:
-    """A run whose models are scored after the last round only."""
-    return play(plan, engine, eval_every=plan.rounds)
-
-
-@cache
-def load_kernels() -> None:
-    """Stack clients once in this process, so that workers that are forked from it need not import what that takes."""
-    load_transforms()
-    for method in ("fedavg", "fedprox(mu=0.1)"):
-        plan = make_plan(methods.build(method), rounds=1)
-        download = plan.method.download(plan.server(0), first_server(plan.server(0)), (0, 1))
-        list(train_stack(plan, 0, {0: None, 1: None}, download, 2))
-
-
-# -- the checks ----------------------------------------------------------------------------------------
 
 
 def check_round_trip(method: Method) -> None:
@@ -84,88 +52,7 @@ def check_repeatable(method: Method) -> None:
     """The same plan gives the same bits twice.
 
     One run is evaluated after every round and the other after the last one only, which must change nothing else."""
-    require_equal(play_once(method, **USUAL), _play_scored_once(make_plan(method, **USUAL)), "two runs of one plan")
-
-
-def check_client_order(method: Method) -> None:
-    """The order in which clients are served does not matter."""
-    backwards = _play_scored_once(make_plan(method, **USUAL), Backwards)
-    require_equal(play_once(method, **USUAL), backwards, "clients in reverse order")
-
-
-def check_through_bytes(method: Method) -> None:
-    """All slots survive encoding, and counted bytes are encoded bytes."""
-    encoded = _play_scored_once(make_plan(method, **USUAL), ThroughBytes)
-    require_equal(play_once(method, **USUAL), encoded, "through bytes")
-
-
-def check_devices(method: Method) -> None:
-    """Clients' rounds, evaluation and the server's step keep to the run's device."""
-    play_elsewhere(method, batch_size=16, clients=2)
-
-
-def play_elsewhere(method: Method, **changes: Any) -> Played:
-    """Two rounds on a device that is not there, with networks of its own, which move."""
-    plan = tiny_plan(method, rounds=2, epochs=1, unseen=1, **changes)
-    with elsewhere() as device:
-        for task in plan.tasks:
-            task.net.to(device)
-        placed = replace(plan, training=replace(plan.training, device=device))
-        there = play(placed, store=Store(None, device=device), eval_every=2)
-        clients = {index: slots and tree.to_device(slots, "cpu") for index, slots in there.clients.items()}
-        return replace(there, server=tree.to_device(there.server, "cpu"), clients=clients)
-
-
-def check_workers(method: Method) -> None:
-    """Clients in worker processes end as in the loop: in the first round, in the second from the same state, and, where
-    most are absent, in all scores."""
-    _require_as_in_the_loop(method, "workers(count=2)")
-
-
-def check_stacking(method: Method) -> None:
-    """Clients that are stacked end as in the loop, in the same cases; or that they cannot be stacked is declared."""
-    unstacked = _require_as_in_the_loop(method, "vector(chunk=3, count=1)")
-    problem = "" if method.refuses.stacking else unstacked
-    require(not problem, f"its clients cannot be stacked, but refuses.stacking does not say so: {problem}")
-
-
-def _require_as_in_the_loop(method: Method, text: str) -> str:
-    """Require an engine to agree with the loop; why it did not stack clients, if that was asked of it."""
-    load_kernels()
-    plan, first, second = _two_rounds_once(method)
-    begun = Store(None)
-    _play_until(1, plan, Loop(plan), begun)
-    with closing(engines.build(text).make(plan)) as engine:
-        again = _play_until(2, plan, engine, begun)
-        alone = _play_until(1, plan, engine, Store(None))
-    require_equal(first, alone, f"engine {text}", RELATIVE)
-    require_equal(second, again, f"engine {text}, round 2", RELATIVE)
-    absent = play(_plan_of_absent_clients(method), engines.build(text).make)
-    require_equal_leaves(_losses(_play_absent_once(method)), _losses(absent), f"engine {text}", RELATIVE)
-    return getattr(engine, "unstacked", "")
-
-
-@lru_cache(maxsize=2)
-def _two_rounds_once(method: Method) -> tuple[Plan, Played, Played]:
-    """A run on the loop: where it was after the first round and after the second."""
-    plan, store = make_plan(method, rounds=2), Store(None)
-    return plan, _play_until(1, plan, Loop(plan), store), _play_until(2, plan, Loop(plan), store)
-
-
-def _play_until(rounds: int, plan: Plan, engine: Engine, store: Store) -> Played:
-    """Go on with a run until so many rounds are done; only what the plan's last round ends with is scored."""
-    RoundLoop(plan, engine, store, eval_every=plan.rounds).run(stop=lambda: (store.facts.next_round or 0) >= rounds)
-    return collect(plan, store)
-
-
-def check_network(method: Method) -> None:
-    """Over the client's and the server's side of a deployment all is as in the loop: states, scores and bytes."""
-    plan = make_plan(method, **USUAL)
-    remote = LoopbackEngine(plan)
-    local, deployed = play_once(method, **USUAL), play(remote.plan, lambda _: remote)
-    require_equal(local, replace(deployed, clients=remote.states(plan.data.seen)), "through a deployment")
-    require(local.rows == deployed.rows, "the metrics through a deployment differ")
-    require(local.cost == deployed.cost, f"the run cost {local.cost} and, deployed, {deployed.cost}")
+    require_equal(play_once(method, **USUAL), play_scored_once(make_plan(method, **USUAL)), "two runs of one plan")
 
 
 def check_messages(method: Method) -> None:
@@ -240,31 +127,9 @@ def _shape(slots: Slots) -> frozenset[Any]:
 def check_absent_clients(method: Method) -> None:
     """Clients that are rarely or never sampled have finite scores all the same: as they are, after adaptation, after
     local training and with the shared model, those that never train as well."""
-    plan, played = _plan_of_absent_clients(method), _play_absent_once(method)
+    plan, played = plan_of_absent_clients(method), play_absent_once(method)
     _require_scores(played, plan.data.seen, "seen")
     _require_scores(played, plan.data.unseen, "unseen")
-
-
-def _plan_of_absent_clients(method: Method) -> Plan:
-    """Enough clients that a whole stack of them never takes part."""
-    return make_plan(method, clients=10, unseen=2, participation=0.2, rounds=2, after_local=True, eval_global=True)
-
-
-@lru_cache(maxsize=2)
-def _play_absent_once(method: Method) -> Played:
-    return play(_plan_of_absent_clients(method))
-
-
-def _losses(played: Played) -> dict[str, Tensor]:
-    """The losses of all clients, in order, of each round, cohort, point and split; -1 where there is none."""
-    losses: dict[str, dict[int, float]] = {}
-    for round, client, cohort, point, split, metric, value, _ in played.rows:
-        if metric == "loss":
-            losses.setdefault(f"{split} loss of round {round + 1}, {cohort}, {point}", {})[client] = value
-    return {
-        name: torch.tensor([of_client.get(index, math.nan) for index in range(max(of_client) + 1)]).nan_to_num(-1.0)
-        for name, of_client in losses.items()
-    }
 
 
 def check_unseen_clients(method: Method) -> None:
@@ -301,7 +166,7 @@ def check_networks(method: Method) -> None:
         "networks": tuple(i % 2 for i in range(len(plan.data.clients))),
     }
     if not method.refuses.other_networks:
-        _require_scores(_play_scored_once(replace(plan, **several)), plan.data.seen, "seen")
+        _require_scores(play_scored_once(replace(plan, **several)), plan.data.seen, "seen")
         return
     try:
         replace(plan, **several)
@@ -314,7 +179,7 @@ def check_networks(method: Method) -> None:
 def check_batchnorm(method: Method) -> None:
     """A model with batch normalisation trains under each policy for its statistics, and batches of one are dropped."""
     for policy in ("average", "local", "recompute"):
-        played = _play_scored_once(make_plan(method, norm=True, norm_stats=policy, rounds=2))
+        played = play_scored_once(make_plan(method, norm=True, norm_stats=policy, rounds=2))
         _require_scores(played, range(4), "seen")
         for name, leaf in played.leaves():
             require(
@@ -335,7 +200,7 @@ def check_momentum(method: Method) -> None:
     """It runs under an optimiser with state, which clients may keep from round to round."""
     for state in ("reset", "keep"):
         plan = make_plan(method, optimizer=SGD(momentum=0.9, clip=1.0), optimizer_state=state, rounds=2)
-        _require_scores(_play_scored_once(plan), range(5), "seen")
+        _require_scores(play_scored_once(plan), range(5), "seen")
 
 
 def check_resume(method: Method) -> None:
@@ -357,7 +222,7 @@ def check_no_test_data(method: Method) -> None:
     plan = make_plan(method, **USUAL)
     shuffled = [replace(client, y=_shuffle(client)) for client in plan.data.clients]
     other = replace(plan, data=replace(plan.data, clients=tuple(shuffled)))
-    require_equal(play_once(method, **USUAL), _play_scored_once(other), "other validation and test labels")
+    require_equal(play_once(method, **USUAL), play_scored_once(other), "other validation and test labels")
 
 
 def _shuffle(client: Client) -> Tensor:
@@ -369,7 +234,7 @@ def _shuffle(client: Client) -> Tensor:
 
 def check_poison(method: Method) -> None:
     """A client whose upload is not finite is left out; the others go on, and its own state stays as it was."""
-    played = _play_scored_once(make_plan(method), Poisoned)
+    played = play_scored_once(make_plan(method), Poisoned)
     for name, leaf in played.leaves():
         require(not leaf.is_floating_point() or bool(torch.isfinite(leaf).all()), f"one bad upload spoils {name}")
 
@@ -408,5 +273,5 @@ def _predictions(method: Method) -> dict[str, Tensor]:
 
 def _every_loss(method: Method) -> dict[str, Tensor]:
     """The losses of all clients' models in all rounds, before and right after training."""
-    losses = _losses(play_once(method, after_local=True))
+    losses = losses_of(play_once(method, after_local=True))
     return {name: loss for name, loss in losses.items() if name.endswith((", personal", ", after_local"))}

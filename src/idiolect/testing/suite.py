@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..contract import Method, methods
 from ..core.errors import ConformanceError, UnknownNameError
 from ..core.registry import describe
-from . import acting, checks
+from . import acting, checks, engine_checks
 
 CHECKS: dict[str, Callable[[Method], None]] = {
     check.__name__.removeprefix("check_"): check
@@ -25,16 +25,16 @@ CHECKS: dict[str, Callable[[Method], None]] = {
         acting.check_acts,
         checks.check_momentum,
         checks.check_poison,
-        checks.check_client_order,
-        checks.check_through_bytes,
-        checks.check_devices,
+        engine_checks.check_client_order,
+        engine_checks.check_through_bytes,
+        engine_checks.check_devices,
         checks.check_networks,
         checks.check_resume,
         checks.check_batchnorm,
-        checks.check_network,
+        engine_checks.check_network,
         checks.check_absent_clients,
-        checks.check_stacking,
-        checks.check_workers,
+        engine_checks.check_stacking,
+        engine_checks.check_workers,
     )
 }
 """All checks by name, to parametrise a test over; the quick ones, whose errors are the clearest, come first."""

@@ -1,0 +1,111 @@
+"""What every method must satisfy on every engine: all end as the loop does."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from ..contract import Method, methods
+from ..core import tree
+from ..engines import Loop, engines
+from ..engines.slots import first_server
+from ..engines.stacking import load_transforms, train_stack
+from ..flower.loopback import LoopbackEngine
+from ..runs.store import Store
+from .differences import require, require_equal_leaves
+from .disturbances import Backwards, ThroughBytes
+from .placement import elsewhere
+from .shared_runs import (
+    USUAL,
+    losses_of,
+    make_plan,
+    plan_of_absent_clients,
+    play_absent_once,
+    play_once,
+    play_scored_once,
+    play_until,
+    two_rounds_once,
+)
+from .tiny import Played, play, require_equal, tiny_plan
+
+RELATIVE = 1e-4
+
+
+@cache
+def load_kernels() -> None:
+    """Stack clients once in this process, so that workers that are forked from it need not import what that takes."""
+    load_transforms()
+    for method in ("fedavg", "fedprox(mu=0.1)"):
+        plan = make_plan(methods.build(method), rounds=1)
+        download = plan.method.download(plan.server(0), first_server(plan.server(0)), (0, 1))
+        list(train_stack(plan, 0, {0: None, 1: None}, download, 2))
+
+
+def check_client_order(method: Method) -> None:
+    """The order in which clients are served does not matter."""
+    backwards = play_scored_once(make_plan(method, **USUAL), Backwards)
+    require_equal(play_once(method, **USUAL), backwards, "clients in reverse order")
+
+
+def check_through_bytes(method: Method) -> None:
+    """All slots survive encoding, and counted bytes are encoded bytes."""
+    encoded = play_scored_once(make_plan(method, **USUAL), ThroughBytes)
+    require_equal(play_once(method, **USUAL), encoded, "through bytes")
+
+
+def check_devices(method: Method) -> None:
+    """Clients' rounds, evaluation and the server's step keep to the run's device."""
+    play_elsewhere(method, batch_size=16, clients=2)
+
+
+def play_elsewhere(method: Method, **changes: Any) -> Played:
+    """Two rounds on a device that is not there, with networks of its own, which move."""
+    plan = tiny_plan(method, rounds=2, epochs=1, unseen=1, **changes)
+    with elsewhere() as device:
+        for task in plan.tasks:
+            task.net.to(device)
+        placed = replace(plan, training=replace(plan.training, device=device))
+        there = play(placed, store=Store(None, device=device), eval_every=2)
+        clients = {index: slots and tree.to_device(slots, "cpu") for index, slots in there.clients.items()}
+        return replace(there, server=tree.to_device(there.server, "cpu"), clients=clients)
+
+
+def check_workers(method: Method) -> None:
+    """Clients in worker processes end as in the loop: in the first round, in the second from the same state, and, where
+    most are absent, in all scores."""
+    _require_as_in_the_loop(method, "workers(count=2)")
+
+
+def check_stacking(method: Method) -> None:
+    """Clients that are stacked end as in the loop, in the same cases; or that they cannot be stacked is declared."""
+    unstacked = _require_as_in_the_loop(method, "vector(chunk=3, count=1)")
+    problem = "" if method.refuses.stacking else unstacked
+    require(not problem, f"its clients cannot be stacked, but refuses.stacking does not say so: {problem}")
+
+
+def _require_as_in_the_loop(method: Method, text: str) -> str:
+    """Require an engine to agree with the loop; why it did not stack clients, if that was asked of it."""
+    load_kernels()
+    plan, first, second = two_rounds_once(method)
+    begun = Store(None)
+    play_until(1, plan, Loop(plan), begun)
+    with closing(engines.build(text).make(plan)) as engine:
+        again = play_until(2, plan, engine, begun)
+        alone = play_until(1, plan, engine, Store(None))
+    require_equal(first, alone, f"engine {text}", RELATIVE)
+    require_equal(second, again, f"engine {text}, round 2", RELATIVE)
+    absent = play(plan_of_absent_clients(method), engines.build(text).make)
+    require_equal_leaves(losses_of(play_absent_once(method)), losses_of(absent), f"engine {text}", RELATIVE)
+    return getattr(engine, "unstacked", "")
+
+
+def check_network(method: Method) -> None:
+    """Over the client's and the server's side of a deployment all is as in the loop: states, scores and bytes."""
+    plan = make_plan(method, **USUAL)
+    remote = LoopbackEngine(plan)
+    local, deployed = play_once(method, **USUAL), play(remote.plan, lambda _: remote)
+    require_equal(local, replace(deployed, clients=remote.states(plan.data.seen)), "through a deployment")
+    require(local.rows == deployed.rows, "the metrics through a deployment differ")
+    require(local.cost == deployed.cost, f"the run cost {local.cost} and, deployed, {deployed.cost}")
