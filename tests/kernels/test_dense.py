@@ -220,6 +220,24 @@ def test_clients_that_are_traced_as_one_are_computed_together(monkeypatch):
     assert calls == [3, 1, 1, 1]
 
 
+def test_all_networks_share_what_is_compiled():
+    """Compiling takes many seconds; what is compiled anew for every kind of network is found by this."""
+    dense_steps = pytest.importorskip("idiolect.kernels.dense_steps", reason="numba is not installed")
+    for name in NETWORKS:
+        task, dense, batch = make(name, 3)
+        dense.grad("params", task.net.params, batch, None)
+    assert len(dense_steps.run_steps.signatures) == 1
+
+
+def test_a_failure_of_the_compiled_steps_is_said(monkeypatch, caplog):
+    dense_compiled = pytest.importorskip("idiolect.kernels.dense_compiled", reason="numba is not installed")
+    task, _, _ = make("one layer", 3)
+    with monkeypatch.context() as patch, caplog.at_level("WARNING", "idiolect"):
+        patch.setattr(dense_compiled, "run_steps", lambda *args: 1 / 0)
+        assert find_dense(task.twin()) is None
+    assert "faster ones failed: division by zero" in caplog.text
+
+
 def test_what_is_not_a_number_stays_that():
     task, dense, batch = make("two layers", 8)
     batch.x[3, 2, 1] = torch.nan

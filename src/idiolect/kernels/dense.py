@@ -5,6 +5,7 @@ whole step is done in place. This file is plain PyTorch; `dense_compiled.py` com
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from ..task.network import Net
 from ..task.task import Batch, Scored, Task
 from .dense_reading import ADD, GELU, LINEAR, MEAN, NORM, RELU, Operation, read_dense
 from .observing import agree
+
+log = logging.getLogger("idiolect")
 
 
 class ForwardPass(NamedTuple):
@@ -246,8 +249,12 @@ def computes(dense: Dense, task: Task) -> bool:
     batch, params = Batch(x, y, torch.ones(len(y), device=device)), task.net.params
     try:
         grads, scored = Autograd().of_loss(lambda part: task.loss(part["params"], {}, batch), {"params": params})
-        found = dense.grad("params", params, batch, None)
     except Exception:  # whatever a module does
+        return False
+    try:
+        found = dense.grad("params", params, batch, None)
+    except Exception as error:
+        log.warning("PyTorch computes this network's steps, since faster ones failed: %s", error)
         return False
     pairs = [(scored.loss, found.scored.loss), (scored.outputs, found.scored.outputs)]
     pairs += [(scored.features, found.scored.features), *((grads["params"][n], found.tree[n]) for n in params)]

@@ -48,7 +48,7 @@ class CompiledDense(Dense):
     ) -> Scored:  # fmt: skip
         """Steps of a stack, in place, that make sums; see `Dense.change_`."""
         x, leaves = batches.x.flatten(3), [params[name] for name in self.names]
-        arrays, (_, clients, samples), steps = flat_arrays(leaves), batches.y.shape, len(batch_of)
+        at_params, (_, clients, samples), steps = addresses(leaves), batches.y.shape, len(batch_of)
         places = tuple((0, leaf[0].numel()) for leaf in leaves)
         code, eps = self.code
         network = describe(tuple(code), tuple(eps), tuple(leaf.shape[1:] for leaf in leaves), x.shape[-1], places)
@@ -57,7 +57,7 @@ class CompiledDense(Dense):
         at = np.array([0, scores.stride(1), scores.stride(0)])
         losses = torch.empty(steps, clients)
         samples_of = sample_arrays(x, batches.y, batches.weight)
-        run_steps(arrays, arrays, *network, np.array(trained), *samples_of, np.array(batch_of), changes,
+        run_steps(at_params, at_params, *network, np.array(trained), *samples_of, np.array(batch_of), changes,
                   others.view(-1).numpy(), losses.numpy(), scores.view(-1).numpy(), at)  # fmt: skip
         outputs, features = torch.split(scores[..., 1:], [samples * classes, samples * width], -1)
         shape = (steps, clients, samples)
@@ -120,12 +120,11 @@ def gradients_of_stack(leaves: Sequence[Tensor], network: str) -> Tensor:
     last = shapes[code[-2]]
     total = at + 1 + y.shape[1] * (last[0] + last[1])
     arguments = describe(code, eps, shapes, x.shape[-1], tuple((place, total) for place in places))
-    results = torch.empty(len(y), total)
+    results, params = torch.empty(len(y), total), [leaf.contiguous() for leaf in params]
     array, losses = results.view(-1).numpy(), np.empty((1, len(y)), np.float32)
     samples = sample_arrays(x[None], y[None], weight[None])
-    arrays = flat_arrays([leaf.contiguous() for leaf in params])
-    run_steps(arrays, (array,) * len(arrays), *arguments, np.array(trained), *samples, ONE_STEP, NO_CHANGES, NO_FLOATS,
-              losses, array, np.array([at, total, 0]))  # fmt: skip
+    run_steps(addresses(params), np.full(len(params), results.data_ptr()), *arguments, np.array(trained), *samples,
+              ONE_STEP, NO_CHANGES, NO_FLOATS, losses, array, np.array([at, total, 0]))  # fmt: skip
     return results
 
 
@@ -164,9 +163,12 @@ def decode(numbers: Sequence[int], eps: float) -> Operation:
     return Operation(kind, (first, second) if kind == ADD else (first,), weight_name, bias_name, eps)
 
 
-def flat_arrays(leaves: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Contiguous tensors as flat arrays that share their memory."""
-    return tuple(leaf.view(-1).numpy() for leaf in leaves)
+def addresses(leaves: Sequence[Tensor]) -> Any:
+    """Where tensors begin in memory; whoever uses that keeps them."""
+    for leaf in leaves:
+        if leaf.dtype is not torch.float32 or not leaf.is_contiguous():
+            raise TypeError("compiled steps need parameters of float32 that are contiguous")
+    return np.array([leaf.data_ptr() for leaf in leaves], np.int64)
 
 
 @cache

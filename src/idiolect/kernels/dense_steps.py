@@ -23,7 +23,7 @@ from .dense_operations import (
 )
 from .dense_reading import ADD, GELU, LINEAR, NORM, RELU
 from .matmul import multiply, transpose
-from .simd import LANES, jit
+from .simd import LANES, array_at, jit
 
 PART = 1024
 """Numbers of a leaf that are changed at a time."""
@@ -37,8 +37,9 @@ def run_steps(
     """Forward and backward passes of many clients' networks, several steps one after another.
 
     Args:
-        params: per parameter one flat array with those of all clients.
-        grads: where the gradients are written or, with `changes`, the parameters themselves.
+        params: per parameter the address of one flat array with those of all clients.
+        grads: per parameter the address of the array to which the gradients are written or, with `changes`, of the
+            parameters themselves.
         operations, eps, widths, sizes, places: the network; see `dense_compiled.describe`.
         trained: per parameter, whether it gets a gradient.
         x, tokens: inputs, flat: numbers, or tokens whose embeddings are averaged; the other is empty.
@@ -84,25 +85,27 @@ def run_steps(
             for at in range(depth):
                 kind, first, second, weight, bias = operations[at]
                 source, to, n_out = offsets[first], offsets[at + 1], widths[at + 1]
+                own = array_at(params[max(0, weight)], clients * sizes[max(0, weight)])
+                own_bias = array_at(params[max(0, bias)], clients * sizes[max(0, bias)])
                 if kind == LINEAR:
-                    start_rows(values, to, n_out, stride, params[max(0, bias)], client * n_out, bias >= 0)
-                    multiply(values, to, stride, n_out, stride, params[weight], client * sizes[weight], widths[first],
-                             1, values, source, stride, widths[first], True)  # fmt: skip
+                    start_rows(values, to, n_out, stride, own_bias, client * n_out, bias >= 0)
+                    multiply(values, to, stride, n_out, stride, own, client * sizes[weight], widths[first], 1,
+                             values, source, stride, widths[first], True)  # fmt: skip
                 elif kind == RELU:
                     relu(values[source : source + n_out * stride], values[to : offsets[at + 2]])
                 elif kind == GELU:
                     gelu(values[source : source + n_out * stride], values[to : offsets[at + 2]])
                 elif kind == NORM:
-                    start_rows(values, to, n_out, stride, params[max(0, bias)], client * n_out, bias >= 0)
-                    own = params[weight][client * n_out : (client + 1) * n_out]
+                    start_rows(values, to, n_out, stride, own_bias, client * n_out, bias >= 0)
                     normalise(values[source : source + n_out * stride], normal[to : offsets[at + 2]], factors[at],
-                              eps[at], own, values[to : offsets[at + 2]])  # fmt: skip
+                              eps[at], own[client * n_out : (client + 1) * n_out],
+                              values[to : offsets[at + 2]])  # fmt: skip
                 elif kind == ADD:
                     other = offsets[second]
                     add_values(values[source : source + n_out * stride], values[other : other + n_out * stride],
                                values[to : offsets[at + 2]])  # fmt: skip
                 else:
-                    average_embeddings(params[weight], client * sizes[weight], sizes[weight], n_out, tokens,
+                    average_embeddings(own, client * sizes[weight], sizes[weight], n_out, tokens,
                                        at_sample * n_tokens, n_tokens, samples, rows)  # fmt: skip
                     transpose(rows, 0, n_out, samples, n_out, values, to, stride)
             to, classes = offsets[depth], widths[depth]
@@ -115,18 +118,19 @@ def run_steps(
                 if not needed[at + 1] or (at + 1 < depth and not written[at + 1]):
                     continue
                 out, given = flowing[to : offsets[at + 2]], flowing[source : source + n_in * stride]
+                own = array_at(params[max(0, weight)], clients * sizes[max(0, weight)])
                 if needed[first]:
                     fresh = not written[first]
                     if kind == LINEAR:
-                        multiply(flowing, source, stride, n_in, stride, params[weight], client * sizes[weight], 1, n_in,
+                        multiply(flowing, source, stride, n_in, stride, own, client * sizes[weight], 1, n_in,
                                  flowing, to, stride, n_out, not fresh)  # fmt: skip
                     elif kind == RELU:
                         relu_backward(out, values[to : offsets[at + 2]], given, fresh)
                     elif kind == GELU:
                         gelu_backward(out, values[source : source + n_in * stride], given, fresh)
                     elif kind == NORM:
-                        own = params[weight][client * n_out : (client + 1) * n_out]
-                        normalise_backward(out, normal[to : offsets[at + 2]], factors[at], own, given, fresh)
+                        normalise_backward(out, normal[to : offsets[at + 2]], factors[at],
+                                           own[client * n_out : (client + 1) * n_out], given, fresh)  # fmt: skip
                     elif kind == ADD:
                         add_flow(out, given, fresh)
                     written[first] = True
@@ -137,7 +141,8 @@ def run_steps(
                 for leaf in (weight, bias):
                     if leaf < 0 or not trained[leaf]:
                         continue
-                    out_array, place, add, factor = grads[leaf], places[leaf, 0] + client * places[leaf, 1], False, 1.0
+                    place, add, factor = places[leaf, 0] + client * places[leaf, 1], False, 1.0
+                    out_array = array_at(grads[leaf], place + sizes[leaf])
                     grad_flow, flow_at, spread = flowing, to, False
                     if changing:
                         row, other = changes[step, client, leaf], client * (n_states - 1) * total + starts[leaf]
@@ -166,14 +171,14 @@ def run_steps(
                         add_to_embeddings(out_array, place, sizes[leaf], n_out, tokens, at_sample * n_tokens, n_tokens,
                                           samples, rows, add)  # fmt: skip
                     if spread:
-                        change(grads[leaf], client * sizes[leaf], sizes[leaf], others, other, total, row, gradient,
-                               True)  # fmt: skip
+                        change(array_at(grads[leaf], (client + 1) * sizes[leaf]), client * sizes[leaf], sizes[leaf],
+                               others, other, total, row, gradient, True)  # fmt: skip
             if changing:  # what has no gradient
                 for leaf in range(len(sizes)):
                     if not done[leaf]:
                         other = client * (n_states - 1) * total + starts[leaf]
-                        change(grads[leaf], client * sizes[leaf], sizes[leaf], others, other, total,
-                               changes[step, client, leaf], gradient, False)  # fmt: skip
+                        change(array_at(grads[leaf], (client + 1) * sizes[leaf]), client * sizes[leaf], sizes[leaf],
+                               others, other, total, changes[step, client, leaf], gradient, False)  # fmt: skip
             if len(scores):
                 first = operations[depth - 1, 1]
                 to = scores_at[0] + client * scores_at[1] + step * scores_at[2]

@@ -170,6 +170,14 @@ def block(emit: Callable[..., None]) -> Any:
     return intrinsic(prefer_literal=True)(typed)
 
 
+@intrinsic
+def _pointer(typing: Any, address: Any) -> Any:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.float32)(types.int64), generate  # type: ignore[no-untyped-call]
+
+
 _FILES = ("simd.py", "matmul.py", "conv_pool.py", "winograd.py", "dense_steps.py", "dense_operations.py")
 _VERSION = crc32(b"".join((Path(__file__).parent / name).read_bytes() for name in _FILES))
 _FAST_MATH = {"contract", "reassoc", "nsz"}  # sums may be reordered, so that they become vectors; no NaN is lost
@@ -186,3 +194,10 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
         return compiler(function, cache=True, error_model="numpy", fastmath=_FAST_MATH)  # type: ignore[no-any-return]
     except RuntimeError:  # nowhere to write
         return compiler(function, error_model="numpy", fastmath=_FAST_MATH)  # type: ignore[no-any-return]
+
+
+@jit
+def array_at(address: int, length: int) -> Any:
+    """The floats that begin at an address, as an array. Compiled functions take several arrays as their addresses, so
+    that they are compiled once and not again for every number of arrays."""
+    return numba.carray(_pointer(address), length)  # type: ignore[attr-defined, call-arg]
