@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...analysis import constant_range, cosine_matrix, gains_of_angles, rank_units, sketch
+from ...analysis import constant_range, cosine_matrix, gains_of_angles, sketch
 from ...contract.context import RoundContext
 from ...core.tree import Slots, Tree
 
 CONFLICTS, SCORE, PERSONAL, CHANGES = "fedlag.conflicts", "fedlag.score", "fedlag.personal", "fedlag.changes"
-ROUNDS = "fedlag.rounds"
+ROUNDS, QUIET = "fedlag.rounds", "fedlag.quiet"
 NEEDS_CONFLICT = ("steady", "cumulative")
-"""The schedules under which a layer is personal only as long as it has a conflict in the newest round."""
+"""The schedules under which a layer is personal only as long as it goes on having conflicts."""
 GAIN, GAINERS, BOUND = "fedlag.gain", "fedlag.gainers", "fedlag.bound"
 
 
@@ -63,18 +63,13 @@ def average_conflicts(
     return scores, counts
 
 
-def rank_layers(
-    score: Mapping[str, float],
-    conflicts: Mapping[str, float],
-    angles: Mapping[str, Angles],
-    k: int,
-    schedule: str,
-    tie: Literal["last", "first"],
-    allow_zero: bool,
-) -> set[str]:
-    """The personal layers. Where scores remember, a layer without conflict in this round counts as one without any."""
-    ranked = {unit: score[unit] * (schedule not in NEEDS_CONFLICT or conflicts[unit] > 0) for unit in score}
-    return set(rank_units(ranked, {unit: each.cosines for unit, each in angles.items()}, k, tie, allow_zero))
+def count_quiet(before: Tree, conflicts: Mapping[str, float], uploads: int) -> dict[str, float]:
+    """How many updates of each layer were compared since it last had a conflict.
+
+    >>> count_quiet({"a": torch.tensor(4.0), "b": torch.tensor(4.0)}, {"a": 1.0, "b": 0.0}, uploads=3)
+    {'a': 0.0, 'b': 7.0}
+    """
+    return {unit: 0.0 if count > 0 else float(before[unit]) + uploads for unit, count in conflicts.items()}
 
 
 def count_change(ctx: RoundContext, before: set[str], now: set[str]) -> float:
