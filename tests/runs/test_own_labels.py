@@ -2,6 +2,7 @@
 
 import json
 
+import polars as pl
 import pytest
 import torch
 from torch import nn
@@ -78,10 +79,23 @@ def test_methods_that_average_heads_are_refused_with_a_reason(method, own):
         idiolect.run(method, own, model=Net, rounds=1)
 
 
-@pytest.mark.parametrize("method", ["fedhkd", "fedpac"])
-def test_methods_that_compare_features_are_refused_with_a_reason(method, own):
-    with pytest.raises(InputError):
-        idiolect.run(method, own, model=Net, rounds=1)
+@pytest.mark.parametrize("method", ["fedhkd", "fedpac", "gpfl", "fedcp", "fedmd"])
+def test_methods_that_share_something_of_each_class_are_refused_even_where_all_have_as_many(method):
+    two = load({name: (x, y) for name, (x, y) in sites().items() if name != "south 10"}, labels="own")
+    with pytest.raises(InputError, match="labels|public"):
+        idiolect.run(method, two, model=Net, rounds=1)
+
+
+def test_the_classes_of_a_table_may_be_each_clients_own(own):
+    kinds = [("ward 10", "cat"), ("ward 9", "oak"), ("ward 10", "dog"), ("ward 9", "ash"), ("ward 9", "elm")] * 4
+    frame = pl.DataFrame({"ward": [w for w, _ in kinds], "kind": [k for _, k in kinds], "age": [1.0] * 20})
+    data = load(frame, client="ward", target="kind", labels="own")
+    assert data.own_labels == {"ward 9": ["ash", "elm", "oak"], "ward 10": ["cat", "dog"]}
+    assert (data.classes, data.names.classes) == (3, ())
+    assert idiolect.run("fedper", data, rounds=1).model("ward 10")(torch.zeros(1, 1)).shape == (1, 2)
+    for wrong, problem in (({"target": "age", "leave_out": "kind"}, "holds numbers"), ({"public": 0.2}, "public data")):
+        with pytest.raises(InputError, match=problem):
+            load(frame, **{"client": "ward", "target": "kind", "labels": "own"} | wrong)
 
 
 def test_comparisons_and_the_command_line_take_them(tmp_path):

@@ -92,8 +92,12 @@ def load(
         source = table(source, **columns)
     elif isinstance(source, Dataset) or (isinstance(source, tuple) and len(source) == 2):
         source = _pool(source, name or "pool", read_kinds(columns))
-    if columns.get("labels") == "own" and isinstance(source, Source | Pool):
-        raise DataError("labels=own is for clients that come with arrays of their own; leave it out")
+    if (
+        columns.get("labels") == "own"
+        and isinstance(source, Source | Pool)
+        and not getattr(source, "own_labels", False)
+    ):
+        raise DataError("labels=own is for tables and for clients that come with arrays of their own; leave it out")
     if isinstance(source, Source | Pool):
         federation = source.federation(partition, clients=clients, split=split, seed=seed, unseen=unseen, public=shown)
         if isinstance(data, tuple | Dataset):
@@ -106,6 +110,8 @@ def load(
         )
     kinds = read_kinds(columns)
     if isinstance(source, Mapping) and any(map(is_site_table, source.values())):
+        if kinds != Kinds():
+            raise DataError(f"{next(iter(columns))} is said where each client's table is made, as in table(frame, ...)")
         shares = SHARES if split is None else split
         source = join_sites(source, split=shares, seed=seed, unseen=unseen, public=shown, name=name or "custom")
         _refuse_dealing(source, partition, clients)

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ..core.errors import DataError
 from ..core.names import natural_key
@@ -148,6 +150,20 @@ def number_own(clients: Sequence[tuple[str, Any]]) -> tuple[list[tuple[str, Any]
         )
         names.append(own)
     return numbered, names
+
+
+def number_dealt(y: Tensor, names: Sequence[str], clients: Sequence[Tensor]) -> tuple[Tensor, list[tuple[str, ...]]]:
+    """Labels of which each client, given by the positions of its samples, numbers its own, and their names.
+
+    >>> number_dealt(torch.tensor([2, 0, 2, 1]), ["ash", "elm", "oak"], [torch.tensor([0, 1]), torch.tensor([2, 3])])
+    (tensor([1, 0, 1, 0]), [('ash', 'oak'), ('elm', 'oak')])
+    """
+    numbered, own = y.clone(), []
+    for index in clients:
+        known, places = torch.unique(y[index], return_inverse=True)
+        numbered[index] = places
+        own.append(tuple(names[label] for label in known.tolist()))
+    return numbered, own
 
 
 def _number(pair: Any, names: tuple[str, ...]) -> tuple[Any, np.ndarray]:

@@ -109,7 +109,9 @@ def no_loss(outputs: Tensor, y: Tensor) -> Tensor:
 
 def fit_loss(loss: str | Loss | None, outputs: Tensor, y: Tensor, classes: int | None) -> tuple[Loss, bool]:
     """The loss as a function, and whether it gives one value per sample; checked on an example."""
-    if loss is None:
+    if loss is None and classes == 2 and outputs.numel() == y.numel():
+        loss = "bce"  # one logit says yes or no
+    elif loss is None:
         loss = "cross_entropy" if classes is not None else "mse"
     if isinstance(loss, str):
         named, loss = loss, losses.find(loss)
@@ -138,9 +140,17 @@ def _check_shapes(loss: str, outputs: Tensor, y: Tensor, classes: int | None) ->
             )
         logits = outputs.shape[1] if y.shape == first else outputs.shape[-1]
         if classes is not None and logits < classes:
-            raise ModelError(f"the model gives {logits} classes, but the data have {classes}; widen its output layer")
+            one = ", or say loss=bce, for which one logit is enough" if (logits, classes) == (1, 2) else ""
+            raise ModelError(
+                f"the model gives {logits} classes, but the data have {classes}; widen its output layer{one}"
+            )
     elif loss == "dice" and outputs.ndim > y.ndim:
         _check_shapes("cross_entropy", outputs, y, classes)
+    elif loss == "cox" and y[0].numel() > 1:
+        raise ModelError(
+            f"cox takes one time per sample, below 0 where the event was not observed until then, but the targets have"
+            f" the shape {tuple(y.shape)}; with times and events in two columns: torch.where(event == 1, time, -time)"
+        )
     elif outputs.numel() != y.numel():
         raise ModelError(
             f"the model's outputs of shape {tuple(outputs.shape)} do not fit targets of shape {tuple(y.shape)}"

@@ -75,6 +75,16 @@ METRICS: dict[str, Metric] = {
 }
 
 
+OTHER_NAMES = {
+    "ece": "calibration_error",
+    "roc_auc": "auc",
+    "f1_macro": "macro_f1",
+    "logloss": "log_loss",
+    "concordance": "c_index",
+}
+"""What metrics are called elsewhere."""
+
+
 known_metrics: Functions[Any] = Functions("metric", METRICS, group="idiolect.metrics")
 
 
@@ -98,6 +108,7 @@ def fit_metrics(
         named = list(metrics.items())
     else:
         listed = split(metrics) if isinstance(metrics, str) else list(metrics)
+        listed = [OTHER_NAMES.get(each, each) if isinstance(each, str) else each for each in listed]
         named = [(_name_of(metric), metric) for metric in listed]
     if twice := [name for name, count in Counter(name for name, _ in named).items() if count > 1]:
         raise InputError(f"two metrics are called {twice[0]!r}; give each its own name, as in metrics={{'mine': ...}}")
