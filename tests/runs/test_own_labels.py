@@ -82,8 +82,20 @@ def test_methods_that_average_heads_are_refused_with_a_reason(method, own):
 @pytest.mark.parametrize("method", ["fedhkd", "fedpac", "gpfl", "fedcp", "fedmd"])
 def test_methods_that_share_something_of_each_class_are_refused_even_where_all_have_as_many(method):
     two = load({name: (x, y) for name, (x, y) in sites().items() if name != "south 10"}, labels="own")
-    with pytest.raises(InputError, match="labels|public"):
+    with pytest.raises(InputError, match=r"labels|public"):
         idiolect.run(method, two, model=Net, rounds=1)
+
+
+def test_advice_knows_that_the_clients_classes_differ(own):
+    advice = idiolect.advise(own, model=Net, race=False)
+    assert {finding.scale.name: finding.level for finding in advice.findings}["label skew"] == "strong"
+    assert "fedper" in advice.sentence
+    assert "averages the output layer" in "".join(advice.skipped.values())
+
+
+def test_a_constant_per_client_is_scored_and_one_for_all_is_not(own):
+    constants = idiolect.run("local", own, model=Net, rounds=1).summary["constants"]
+    assert set(constants) == {"own"}
 
 
 def test_the_classes_of_a_table_may_be_each_clients_own(own):
@@ -93,7 +105,7 @@ def test_the_classes_of_a_table_may_be_each_clients_own(own):
     assert data.own_labels == {"ward 9": ["ash", "elm", "oak"], "ward 10": ["cat", "dog"]}
     assert (data.classes, data.names.classes) == (3, ())
     assert idiolect.run("fedper", data, rounds=1).model("ward 10")(torch.zeros(1, 1)).shape == (1, 2)
-    for wrong, problem in (({"target": "age", "leave_out": "kind"}, "holds numbers"), ({"public": 0.2}, "public data")):
+    for wrong, problem in (({"target": "age"}, "holds numbers"), ({"public": 0.2}, "public data")):
         with pytest.raises(InputError, match=problem):
             load(frame, **{"client": "ward", "target": "kind", "labels": "own"} | wrong)
 
