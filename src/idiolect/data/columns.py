@@ -181,9 +181,8 @@ class Columns(Options):
             )
         if self.encode == "refuse":
             raise DataError(
-                f"{owner}: the column {name!r} holds text such as {_example(column)}; encode it as numbers, an input"
-                " per"
-                f" value, by encode=onehot, or leave it out: leave_out=[{name}]"
+                f"{owner}: the column {name!r} holds text such as {_example(column)}; {_advise_text(column)} or leave"
+                f" it out: leave_out=[{name}]"
             )
         texts = column.cast(pl.String)
         if self.gaps == "mean":
@@ -368,5 +367,24 @@ def is_date(text: str) -> bool:
 
 
 def _example(column: pl.Series) -> str:
-    values: list[Any] = column.drop_nulls().head(1).to_list()
-    return repr(values[0]) if isinstance(values[0], str) else str(values[0])
+    """A value; of text one that is no number, if there is one."""
+    values: list[Any] = column.drop_nulls().to_list()
+    found = next((value for value in values if isinstance(value, str) and not _NUMBER.fullmatch(value)), values[0])
+    return repr(found) if isinstance(found, str) else str(found)
+
+
+def _advise_text(column: pl.Series) -> str:
+    """What helps where a column is not of numbers."""
+    texts: list[str] = column.drop_nulls().cast(str).to_list()
+    wrong = sum(not _NUMBER.fullmatch(text) for text in texts)
+    if wrong and all(_COMMA.fullmatch(text.strip()) for text in texts):
+        return "write numbers with a point, as in 1.5,"
+    if not wrong:
+        return "its numbers are text, so turn it into numbers,"
+    if 0 < wrong < len(texts) / 2:
+        return f"{wrong} of {len(texts)} cells are no numbers, so correct or empty them,"
+    return "encode it as numbers, an input per value, by encode=onehot,"
+
+
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+_COMMA = re.compile(r"[+-]?[\d.]*\d(,\d+)?")

@@ -125,6 +125,8 @@ def number_clients(
     def number(data: Any, owner: str) -> Any:
         if isinstance(data, Mapping):
             return {which: number(part, f"{owner}, {which}") for which, part in data.items()}
+        if not _pairs(data):
+            raise DataError(f"{owner} is no (x, y) with labels that are text, as others are; give all alike")
         x, y = data
         if not is_text(y):
             raise DataError(f"{owner} has labels that are no text, but other clients have; give all as text or numbers")

@@ -119,9 +119,15 @@ def fit_loss(loss: str | Loss | None, outputs: Tensor, y: Tensor, classes: int |
             _check_shapes(named, outputs, y, classes)
     shapes = f"outputs of shape {tuple(outputs.shape)} with targets of shape {tuple(y.shape)}"
     with user_code(f"the loss cannot compare {shapes}", ModelError):
+        outputs = outputs.detach().requires_grad_(outputs.is_floating_point())
         value = loss(outputs, y)
     if not isinstance(value, Tensor):
         raise ModelError(f"the loss must give a tensor, not a {type(value).__name__}")
+    if outputs.requires_grad and not value.requires_grad:
+        raise ModelError(
+            "nothing can be learned from the loss, since it has no gradient: compute it of the model's outputs with"
+            " functions of PyTorch, without .item(), .detach() or NumPy"
+        )
     if value.ndim == 0 or value.shape == outputs.shape[:1]:
         return loss, value.ndim == 1
     raise ModelError(
