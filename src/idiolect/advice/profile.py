@@ -11,9 +11,7 @@ from torch import Tensor
 
 from ..analysis import conflict_scores, sketch
 from ..comparison.conditions import count_fedavg_gradients
-from ..data import Client, Federation
 from ..data.federation import GIVEN
-from ..data.naming import sort_names
 from ..engines import Plan, engines
 from ..runs.trial import Trial
 from . import measure
@@ -52,7 +50,7 @@ def measure_differences(plan: Plan) -> dict[str, float]:
     """How the clients' labels, inputs and concepts differ, by training data alone."""
     data = plan.data
     clients = [data.clients[index] for index in data.seen]
-    targets = [_labels_of(client, data) for client in clients]
+    targets = [data.named_labels(client, client.train) for client in clients]
     labels = measure.as_classes(targets) if data.classes is None else targets
     chosen = pick_evenly(range(len(clients)), CLIENTS)
     parts = [clients[at].take(clients[at].train.long()[:SAMPLES]) for at in chosen]
@@ -64,15 +62,6 @@ def measure_differences(plan: Plan) -> dict[str, float]:
         # Whoever has classes of its own has not other names for the classes of others.
         "concept shift": 0.0 if data.own_labels else measure.concept_shift(features, kinds),
     }
-
-
-def _labels_of(client: Client, data: Federation) -> Tensor:
-    """The labels of a client's training samples; where each client has its own, with one number for one name."""
-    y = client.y[client.train.long()]
-    if not client.labels:
-        return y
-    names = sort_names(name for labels in data.own_labels.values() for name in labels)
-    return torch.tensor([names.index(name) for name in client.labels])[y]
 
 
 def _one_per_sample(labels: Tensor) -> Tensor:

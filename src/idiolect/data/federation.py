@@ -24,12 +24,22 @@ from .client import Client, build_client
 from .cutting import Cutting
 from .fitting import Fitted, Raw, name_shape
 from .lazy.cache import attach_cache
-from .naming import UNNAMED, Naming, make_naming, number_clients, number_dealt, number_names, number_own
+from .naming import (
+    UNNAMED,
+    Naming,
+    make_naming,
+    name_dealt,
+    number_clients,
+    number_dealt,
+    number_names,
+    number_own,
+    sort_names,
+)
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
 from .preparing import Preparation, Prepared
 from .samples import Inputs, Samples, digest_rows
 from .several import lay_out
-from .splits import SHARES, SPLITS, Indices, check_seed, check_shares, cut, hold_out
+from .splits import SHARES, SPLITS, check_seed, check_shares, cut, hold_out
 from .transforms import Transforms
 
 
@@ -78,6 +88,16 @@ class Federation:
     def own_labels(self) -> dict[str, list[str]]:
         """The names of each client's own classes, where each has its own."""
         return {client.name: list(client.labels) for client in self.clients if client.labels}
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of all classes; where each client has its own, those of all together."""
+        return self.names.classes or sort_names(name for names in self.own_labels.values() for name in names)
+
+    def named_labels(self, client: Client, index: Tensor) -> Tensor:
+        """A client's labels at some positions, with one number for one name even where each has its own."""
+        y = client.y.index_select(0, index.long())
+        return torch.tensor([self.class_names.index(name) for name in client.labels])[y] if client.labels else y
 
     @cached_property
     def seen(self) -> tuple[int, ...]:
@@ -156,7 +176,8 @@ class Federation:
         return self
 
     def label_counts(self) -> Tensor:
-        """How many samples of each class each client holds: [clients, classes].
+        """How many samples of each class each client holds: [clients, classes], in the order of `class_names` where
+        each client has its own.
 
         >>> Federation.from_clients([([[0.0]], [1]), ([[0.0], [1.0]], [0, 1])]).label_counts()
         tensor([[0, 1],
@@ -164,8 +185,9 @@ class Federation:
         """
         if self.classes is None:
             raise DataError(f"{self.name} predicts numbers, so there are no labels to count")
-        labels = (client.y[client.indices].flatten() for client in self.clients)
-        return torch.stack([torch.bincount(client_labels, minlength=self.classes) for client_labels in labels])
+        labels = (self.named_labels(client, client.indices).flatten() for client in self.clients)
+        classes = len(self.class_names) if self.own_labels else self.classes
+        return torch.stack([torch.bincount(client_labels, minlength=classes) for client_labels in labels])
 
     def assignment(self) -> Assignment:
         """Which samples of the pool each client holds."""
@@ -293,7 +315,7 @@ class Federation:
         labels = None if y.is_floating_point() or y.ndim > 1 else y.numpy()
         groups = None if groups is None else np.asarray(groups)
         dealt = divide(partition, labels, samples=len(x), clients=clients, seed=seed, groups=groups)
-        titles, shifts = _names(dealt.indices, groups), dealt.partition.shifts(len(dealt.indices))
+        titles, shifts = name_dealt(dealt.indices, groups), dealt.partition.shifts(len(dealt.indices))
         splits = []
         for position, index in enumerate(dealt.indices):
             rng = generator(seed, "split", position)
@@ -372,15 +394,6 @@ class Federation:
 
 
 GIVEN = "given"
-
-
-def _names(indices: Sequence[Indices], groups: np.ndarray | None) -> list[str]:
-    """The clients' names: of their groups where each holds one of its own, else numbers."""
-    if groups is not None:
-        names = [np.unique(groups[index]) for index in indices]
-        if all(len(inside) == 1 for inside in names) and len({inside[0] for inside in names}) == len(names):
-            return [str(inside[0]) for inside in names]
-    return number_names(len(indices))
 
 
 def _update(digest: Any, body: Inputs, index: Tensor) -> None:

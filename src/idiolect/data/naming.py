@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..core.errors import DataError
 from ..core.names import natural_key
+from .splits import Indices
 
 SHOWN = 20
 """How many names a line lists."""
@@ -101,6 +102,15 @@ def number_names(clients: int) -> list[str]:
     ['client-0', 'client-1']
     """
     return [f"client-{position:0{len(str(clients - 1))}}" for position in range(clients)]
+
+
+def name_dealt(indices: Sequence[Indices], groups: np.ndarray | None) -> list[str]:
+    """The clients' names: of their groups where each holds one of its own, else numbers."""
+    if groups is not None:
+        names = [np.unique(groups[index]) for index in indices]
+        if all(len(inside) == 1 for inside in names) and len({inside[0] for inside in names}) == len(names):
+            return [str(inside[0]) for inside in names]
+    return number_names(len(indices))
 
 
 def number_labels(values: Any, names: Sequence[str], owner: str) -> np.ndarray:
