@@ -176,8 +176,7 @@ class Federation:
         return self
 
     def label_counts(self) -> Tensor:
-        """How many samples of each class each client holds: [clients, classes], in the order of `class_names` where
-        each client has its own.
+        """How many samples of each class each client holds: [clients, classes], own ones in the order of `class_names`.
 
         >>> Federation.from_clients([([[0.0]], [1]), ([[0.0], [1.0]], [0, 1])]).label_counts()
         tensor([[0, 1],
@@ -362,9 +361,7 @@ class Federation:
             raise DataError(f"{name} has several inputs ({layout}), which no feature shift fits; use another partition")
         classes = check_clients(clients, classes)
         if public is not None and any(client.labels for client in clients):
-            raise DataError(
-                "public data are of classes that all clients share, but each has its own labels; leave out public"
-            )
+            raise DataError("public data are of classes that all share, but each client has its own; leave out public")
         names.check(classes, name_shape(clients[0].x.shape[1:], layout))
         warn_of_random(clients)
         if isinstance(public, float):
