@@ -33,7 +33,7 @@ GUARD = "under if __name__ == '__main__'"
 
 
 def require_guard(jobs: int) -> None:
-    """Raise `InputError` in a process that reads the user's script only because it was started, which reads it whole."""
+    """Raise `InputError` in a process that a comparison started and that reads the user's script before anything."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise InputError(f"with jobs={jobs} every process reads your script first; put the comparison {GUARD}")
 
