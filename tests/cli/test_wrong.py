@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from idiolect.core.errors import IdiolectError
-from idiolect.data import load
+from idiolect.data import load, table
 
 CODE = """
 import torch
@@ -187,6 +187,11 @@ ARGUMENTS = [
     (lambda: load(Path("nowhere.csv"), target="x"), "nowhere.csv is no file or folder"),
     (lambda: load([(X, Y), (X, Y[:3])]), "6 inputs but 3 targets"),
     (lambda: load({"a": ({"x": X}, Y), "b": (X, Y)}), "all clients must agree"),
+    (
+        lambda: load({"a": table(FRAME, client="client")}, labels="own"),
+        "labels is said where each client's table is made",
+    ),
+    (lambda: load((X, Y), labels="own"), "labels=own is for tables and for clients that come with arrays"),
     (lambda: load(({"x": X}, Y[:3])), "6 inputs but 3 targets|must be one target"),
 ]
 

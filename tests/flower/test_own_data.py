@@ -8,8 +8,9 @@ import torch
 
 import idiolect
 from idiolect.core.errors import InputError
+from idiolect.data import load
 from idiolect.flower.apps import handle_request
-from idiolect.flower.client import report_problems
+from idiolect.flower.client import introduce, report_problems
 from idiolect.flower.loopback import LoopbackTransport
 from idiolect.flower.personal import load_personal_model
 from idiolect.flower.project import Project
@@ -183,6 +184,12 @@ def test_own_labels_are_refused_by_methods_that_average_heads_in_a_deployment_to
 def test_a_function_for_one_client_needs_their_number(site):
     with pytest.raises(InputError, match="say how many clients there are, as in clients=3"):
         idiolect.run("fedavg", f"{site}:plain", rounds=1)
+
+
+def test_a_client_with_too_much_to_tell_is_told_so(monkeypatch):
+    monkeypatch.setattr("idiolect.flower.client.LONGEST", 10)
+    with pytest.raises(InputError, match="has too many different words or values of text"):
+        introduce(load([(torch.ones(9, 1), ["yes", "no", "no"] * 3)]), 0)
 
 
 def test_own_functions_of_an_app_give_tables(tmp_path):
