@@ -159,8 +159,8 @@ def introduce(data: Federation, index: int, weights: str = "") -> dict[str, Valu
     client, told = data.clients[index], str(describe(data, index))
     if len(told) > LONGEST:
         raise InputError(
-            f"what client {index} would have to tell of its data has {len(told):,} characters, and at most {LONGEST:,}"
-            " are accepted: it has too many different words or values of text; number them by a list that all clients have"
+            f"what client {index} would tell of its data has {len(told):,} characters, and at most {LONGEST:,} are"
+            " accepted: it has too many different words or values of text; number them by a list that all clients have"
         )
     return {
         "name": client.name,
