@@ -123,3 +123,21 @@ def test_lists_of_a_data_set_of_hugging_face():
         assert str(data.layout or f"x {list(data.input_shape)}").startswith(shown)
         named = load(frame, x="ecg", y="died", client="ward")
         assert named.layout == data.layout
+
+
+def test_a_newcomer_gives_columns_beside_sequences_as_the_table_has_them():
+    class Net(nn.Module):
+        def __init__(self, outputs):
+            super().__init__()
+            self.tell = nn.Linear(3, outputs)
+
+        def forward(self, columns, ecg):
+            return self.tell(torch.cat([columns, ecg.mean(1, keepdim=True)], 1))
+
+    beats, ages = [[0.5] * (1 + at % 3) for at in range(N)], [None, *(float(at) for at in range(1, N))]
+    data = load(visits(ecg=beats, age=ages), **COLUMNS, scale="federated", gaps="mean")
+    result = idiolect.run("fedavg", data, model=Net, rounds=1, engine="loop")
+    new = result.onboard({"columns": [[40.0], [float("nan")]] * 3, "ecg": [torch.ones(2)] * 6}, ["no", "yes"] * 3)
+    assert new.scores()["samples"].min() >= 1
+    with pytest.raises(DataError, match=r"give a mapping with these names"):
+        result.onboard([[40.0]] * 6, ["no", "yes"] * 3)

@@ -69,6 +69,14 @@ def test_a_first_round_of_unusable_uploads_ends_the_run_with_its_reason():
         run(data, lr=0.5)
 
 
+def test_a_loss_that_is_no_number_from_the_start_is_not_blamed_on_the_learning_rate():
+    def broken(outputs, y):
+        return outputs.sum(1) * float("nan")
+
+    with pytest.raises(TrainingError, match="the loss is not a number even before the first step"):
+        run(load(rows(40), client="ward", target="died"), loss=broken)
+
+
 def test_clients_of_one_class_and_without_validation_or_test_are_named_once(said):
     def site(labels):
         return torch.randn(len(labels), 2), torch.tensor(labels)

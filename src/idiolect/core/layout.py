@@ -237,6 +237,8 @@ def _count(value: Any) -> int:
 
 def _read_tensor(values: Any, owner: str) -> Tensor:
     try:
+        if isinstance(values, list) and values and all(isinstance(value, Tensor) for value in values):
+            values = torch.stack(values)
         tensor = torch.as_tensor(values).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{owner}: these inputs are no numbers of one shape ({str(error).splitlines()[0]})") from error

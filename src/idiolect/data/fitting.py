@@ -3,7 +3,7 @@ have a number. Columns beside sequences are the first numbers of a row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.errors import DataError
 from ..core.layout import InputLayout
 from .lists import renumber, trained_words
 from .preparing import Preparation, Prepared
@@ -91,4 +92,8 @@ def name_shape(shape: Iterable[int], layout: InputLayout | None) -> tuple[int, .
 
 def change_columns(x: Any, change: Callable[[Any], Any], layout: InputLayout | None) -> Any:
     """A client's inputs with their columns changed."""
-    return change(x) if layout is None else {**x, COLUMNS: change(x[COLUMNS])}
+    if layout is None:
+        return change(x)
+    if not isinstance(x, Mapping) or COLUMNS not in x:
+        raise DataError(f"the inputs are {layout}; give a mapping with these names, the columns as the table has them")
+    return {**x, COLUMNS: change(x[COLUMNS])}

@@ -18,6 +18,8 @@ SHOWN = 3
 """How many names a sentence lists."""
 LARGE = 100.0
 """An input this large, and this many times as large as the others, may make training diverge."""
+LOOKED_AT = 32
+"""So many training samples show whether there is a loss at all."""
 GROWN = 100.0
 """A training loss that has grown so many times as large diverges."""
 
@@ -69,12 +71,14 @@ def explain_divergence(plan: Plan, index: int) -> str:
     """What may help against divergence: a smaller learning rate, and inputs of one scale where one is not."""
     client, data = plan.data.clients[index], plan.data
     help, scale = "a smaller learning rate may help", "bring columns to one scale, scale=federated for tables"
+    broken = "the loss is not a number even before the first step: look at the loss, the network and the data"
+    alone = help if _is_finite_at_first(plan, index) else broken
     if client.late or not client.x.is_floating_point():
-        return help
+        return alone
     x, names = _numbers(plan.part(index, "train").take()[0], data)
     largest = x.abs().amax(0)
     if not largest.numel() or not bool(torch.isfinite(largest).all()) or float(largest.max()) < LARGE:
-        return help
+        return alone
     if x.ndim != 2 or x.shape[1] == 1:
         return f"{help}; inputs go up to {float(largest.max()):.3g}: bring them near 1"
     at = int(largest.argmax())
@@ -83,6 +87,17 @@ def explain_divergence(plan: Plan, index: int) -> str:
         return f"{help}; inputs go up to {float(largest.max()):.3g}: {scale}"
     name = repr(names[at]) if names else f"number {at}"
     return f"{help}; the input {name} goes up to {float(largest[at]):.3g}, where others reach {usual:.3g}: {scale}"
+
+
+def _is_finite_at_first(plan: Plan, index: int) -> bool:
+    """Whether the initial model has a loss on some training samples; a server that has no data cannot say otherwise."""
+    client, task = plan.data.clients[index], plan.task_of(index)
+    if len(client.x) < len(client.train):
+        return True
+    x, y = client.take(client.train[:LOOKED_AT].long())
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        outputs = task.net.apply(task.net.params, task.net.buffers, x.to(plan.device)).outputs
+        return bool(torch.isfinite(task.loss_fn(outputs, y.to(plan.device))).all())
 
 
 def _numbers(x: Tensor, data: Federation) -> tuple[Tensor, tuple[str, ...]]:
