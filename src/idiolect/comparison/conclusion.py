@@ -14,13 +14,20 @@ REFERENCES = ("fedavg", "local")
 
 def summarize(comparison: Comparison) -> str:
     """What came out, in a sentence or two, of any comparison and of the runs of one method, and how sure it is: beside
-    FedAvg and local training if both took part, else beside the baseline."""
+    FedAvg and local training if both took part, else beside the baseline; and whether it is better than constants."""
+    rows = comparison.rows
+    if any(row.beats_constants is not False for row in rows):
+        return _summarize(comparison)
+    return f"{_summarize(comparison)} {'No method' if len(rows) > 1 else 'It'} is better than predicting a constant."
+
+
+def _summarize(comparison: Comparison) -> str:
     protocol, rows = comparison.protocol, comparison.rows
     metric, baseline, seeds = protocol["metric"], protocol["baseline"], len(protocol["seeds"])
     show, best = formatter(metric), rows[0]
     if math.isnan(best.selected.mean):
         return f"The test {metric} of {'every method' if len(rows) > 1 else best.method} is undefined."
-    reached = f"a test {metric} of {_with_interval(best, show, unit(metric))}"
+    reached = f"a test {metric} of {_with_interval(best, metric, show)}"
     if len(rows) == 1:
         spread = f"its clients have {show(best.worst)} at worst and {show(best.mean)} on average"
         doubt = "" if seeds > 1 else " One seed says nothing of chance."
@@ -44,20 +51,22 @@ def summarize(comparison: Comparison) -> str:
     )
 
 
-def _with_interval(row: LeaderboardRow, show: Formatter, unit: str) -> str:
+def _with_interval(row: LeaderboardRow, metric: str, show: Formatter) -> str:
     mean, half = row.selected
-    low, high = (max(mean - half, 0.0), min(mean + half, 1.0)) if unit == "%" else (mean - half, mean + half)
-    interval = "" if math.isnan(half) else f" (95 % interval {show(low)} to {show(high)})"
-    return f"{show(mean)} {unit}".rstrip() + interval
+    if math.isnan(half):
+        return f"{show(mean)} {unit(metric)}".rstrip()
+    low, high = (max(mean - half, 0.0), min(mean + half, 1.0)) if unit(metric) else (mean - half, mean + half)
+    score, least, most = _write_alike(metric, mean, low, high, sign="")
+    return f"{score} {unit(metric)}".rstrip() + f" (95 % interval {least} to {most})"
 
 
-def _write_alike(metric: str, *values: float) -> list[str]:
-    """Differences with one number of digits after the point: those of accuracies, or three digits of the largest."""
+def _write_alike(metric: str, *values: float, sign: str = "+") -> list[str]:
+    """Numbers with as many digits after the point as accuracies have, or as the largest needs for three digits."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     if unit(metric) or not 1e-6 < largest < 1e6:
-        return [formatter(metric)(value, sign=True) for value in values]
+        return [formatter(metric)(value, sign=bool(sign)) for value in values]
     digits = max(0, 2 - math.floor(math.log10(largest)))
-    return ["–" if math.isnan(value) else f"{value:+,.{digits}f}" for value in values]
+    return ["–" if math.isnan(value) else f"{value:{sign},.{digits}f}" for value in values]
 
 
 def _doubt(rows: Sequence[LeaderboardRow], seeds: int) -> str:
