@@ -1,4 +1,4 @@
-"""Every block of code in a document runs in a test, or says what it is: output, a file, or commands of other programs."""
+"""Every block of code in a document runs in a test, or says what it is: output, a file, commands of other programs."""
 
 import ast
 import doctest
@@ -18,8 +18,8 @@ from idiolect.contract import methods
 
 ROOT = Path(__file__).parents[1]
 LANGUAGES = {"python", "console", "text", "bash", "toml", "yaml", "bibtex", "json"}
-"""`python` with prompts and `console` are tried here or as doctests; `text` is output; `bash` is commands that stay up, need
-other machines, or are other programs'."""
+"""`python` with prompts and `console` are tried here or as doctests; `text` is output; `bash` is commands that stay up,
+need other machines, or are other programs'."""
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +57,11 @@ def test_every_block_says_what_it_is_and_is_that(notebooks, path):
 
 
 def parse(words, own):
-    """Let the command line read a command, without running it; methods of a package that is not installed are not built."""
+    """Let the command line read a command, without running it; `own` methods, of no installed package, are not built."""
     if words[0] != "idiolect" or "..." in words or len(words) == 1:
         return
     group = typer.main.get_command(app)
-    command = group.commands[words[1]] if words[1] in group.commands else None
+    command = group.commands.get(words[1])
     if command is None:
         assert words[1] in ("--help", "--version", "--install-completion"), words
         return

@@ -1,5 +1,5 @@
-"""Tutorials as notebooks, made of the same Markdown as their pages: prose, sessions in Python, files and commands become
-cells, and what is shown as output becomes the output of its cell."""
+"""Tutorials as notebooks, made of the same Markdown as their pages: prose, sessions in Python, files and commands
+become cells, and what is shown as output becomes the output of its cell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 
 
 class Block(NamedTuple):
-    """A part of a page: prose, where `language` is empty, or a block of code, whose language is ? if it does not say it."""
+    """A part of a page: prose, where `language` is empty, or a block of code; ? is one that does not say its language."""
 
     language: str
     text: str
@@ -90,7 +90,8 @@ def cells(block: Block) -> Iterator[dict[str, Any]]:
 
 def code_cell(source: str, shown: str = "", fails: bool = False) -> dict[str, Any]:
     """A cell of code with what it shows; one that is meant to fail does not stop the notebook."""
-    outputs = [{"output_type": "execute_result", "execution_count": None, "metadata": {}, "data": {"text/plain": shown}}]
+    data = {"text/plain": shown}
+    outputs = [{"output_type": "execute_result", "execution_count": None, "metadata": {}, "data": data}]
     return {
         "cell_type": "code",
         "execution_count": None,

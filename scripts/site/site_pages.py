@@ -133,7 +133,8 @@ class Site:
 
 def tutorials() -> dict[str, str]:
     """The tutorials, by their path in the repository."""
-    return {path: text for path, text in documents().items() if path.startswith("docs/tutorials/") and "index" not in path}
+    index = "docs/tutorials/index.md"
+    return {path: text for path, text in documents().items() if path.startswith("docs/tutorials/") and path != index}
 
 
 def notebooks() -> dict[str, str]:

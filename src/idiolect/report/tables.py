@@ -71,8 +71,8 @@ def fold_columns(table: Table) -> Table:
 
 
 def align_digits(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """A column of numbers, all with as many digits after the point as its middle one needs for three digits, or with the
-    fewer or two that they have; other columns, and numbers a million times as large as the middle one, as they are.
+    """A column of numbers, all with as many digits after the point as its middle one needs for three digits, or with
+    the fewer or two that they have; other columns, and numbers a million times as large as the middle one, as they are.
 
     >>> [cell.text for cell in align_digits([Cell("4.8", 4.8), Cell("4.81", 4.81), Cell("0", 0.0), Cell("–", math.nan)])
     ... ]
