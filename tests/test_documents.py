@@ -57,7 +57,7 @@ def test_every_block_says_what_it_is_and_is_that(notebooks, path):
 
 
 def parse(words, own):
-    """Let the command line read a command, without running it; `own` methods, of no installed package, are not built."""
+    """Let the command line read a command, without running it; `own` methods, of no installed package, stay unread."""
     if words[0] != "idiolect" or "..." in words or len(words) == 1:
         return
     group = typer.main.get_command(app)

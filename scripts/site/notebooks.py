@@ -18,7 +18,7 @@ LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 
 
 class Block(NamedTuple):
-    """A part of a page: prose, where `language` is empty, or a block of code; ? is one that does not say its language."""
+    """A part of a page: prose, where `language` is empty, or a block of code; ? is one that does not say which."""
 
     language: str
     text: str
