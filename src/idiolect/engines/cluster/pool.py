@@ -105,15 +105,17 @@ class ActorPool:
         try:
             reply: Reply = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
+            if is_node_lost(error):
+                return  # others take its place, as soon as there is room
             self.failures += 1
             if self.failures >= TRIES or getattr(error, "actor_init_failed", False):
                 raise ClusterError(explain_start(error)) from error
             return
         self.log_warnings(reply)
+        node: Node = reply.result
+        require_like(node, self.here)  # before its error, which may come from the difference
         if reply.error is not None:
             raise reply.error
-        node: Node = reply.result
-        require_like(node, self.here)
         self.log_once(compare_processors([node], self.here))
         self.failures, self.empty_since = 0, 0.0
         self.members.append(Member(handle, node))
@@ -177,6 +179,15 @@ def explain_start(error: Exception) -> str:
         return f"an actor cannot start ({reason}); install the same Idiolect, with the extra cluster, on every node"
     line = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)
     return f"actors cannot start: {line}; look at the node's memory and at `ray status`"
+
+
+def is_node_lost(error: Exception) -> bool:
+    """Whether an actor was lost with its node, which says nothing about the actor.
+
+    >>> is_node_lost(RuntimeError("The actor died because its node has died.")), is_node_lost(RuntimeError("killed"))
+    (True, False)
+    """
+    return "node has died" in str(error)
 
 
 def name_reason(error: Exception) -> str:
