@@ -173,7 +173,7 @@ def gone(machines: Machines, place: Path) -> Stop:
         if progress.round == 1:
             machines.remove(len(machines.nodes))
 
-    return "ray(wait=5)", lambda: None, watch, machines.restore
+    return "ray(wait=30)", lambda: None, watch, machines.restore
 
 
 def occupied(machines: Machines, place: Path) -> Stop:

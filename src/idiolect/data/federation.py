@@ -26,10 +26,11 @@ from .lazy.cache import attach_cache
 from .lists import keep_trained
 from .naming import UNNAMED, Naming, make_naming, number_clients, number_names, number_own
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
+from .pool_clients import PoolClients, describe_rows, distinct, gather_clients, names_of
 from .preparing import Preparation, Prepared
 from .samples import Inputs, Samples, digest_rows
 from .several import lay_out
-from .splits import SHARES, SPLITS, Indices, check_seed, check_shares, cut, hold_out
+from .splits import SHARES, SPLITS, Indices, Shares, check_seed, check_shares, cut, hold_out
 from .transforms import Transforms
 
 
@@ -43,7 +44,7 @@ class Federation:
     Federation('pool', 4 clients, 2 classes, iid)
     """
 
-    clients: tuple[Client, ...]
+    clients: Sequence[Client]
     name: str
     classes: int | None
     partition: str
@@ -60,10 +61,10 @@ class Federation:
 
     def __getitem__(self, name: str) -> Client:
         """A client by its name."""
-        for client in self.clients:
-            if client.name == name:
-                return client
-        raise DataError(f"no client is called {name!r}.{did_you_mean(name, [client.name for client in self.clients])}")
+        names = self.client_names
+        if name in names:
+            return self.clients[names.index(name)]
+        raise DataError(f"no client is called {name!r}.{did_you_mean(name, names)}")
 
     def __repr__(self) -> str:
         kind = "numbers" if self.classes is None else f"{self.classes} classes"
@@ -74,10 +75,15 @@ class Federation:
         """The number of clients."""
         return len(self.clients)
 
+    @cached_property
+    def client_names(self) -> list[str]:
+        """The clients' names, in order."""
+        return list(names_of(self.clients))
+
     @property
     def own_labels(self) -> dict[str, list[str]]:
         """The names of each client's own classes, where each has its own."""
-        return {client.name: list(client.labels) for client in self.clients if client.labels}
+        return {client.name: list(client.labels) for client in distinct(self.clients) if client.labels}
 
     @cached_property
     def seen(self) -> tuple[int, ...]:
@@ -115,15 +121,18 @@ class Federation:
         if self.words is not None:
             return self.words
         if self.layout is not None:
-            laid = [client.x for client in self.clients if isinstance(client.x, Tensor)]
+            laid = [client.x for client in distinct(self.clients) if isinstance(client.x, Tensor)]
             return arrays.vocabulary_of(part for x in laid for part in self.layout.whole_numbers(x))
-        return arrays.vocabulary_of(client.x for client in self.clients)
+        return arrays.vocabulary_of(client.x for client in distinct(self.clients))
 
     @cached_property
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that name the data of all clients and how they are split."""
         digest = hashlib.sha256()
-        for client in self.clients:
+        alike = self.clients if isinstance(self.clients, PoolClients) and isinstance(self.clients.x, Tensor) else None
+        for piece in () if alike is None else alike.digest():
+            digest.update(piece)
+        for client in self.clients if alike is None else ():
             digest.update(f"{client.name} {client.shift}".encode())
             for which in SPLITS:
                 index = getattr(client, which).long()
@@ -146,12 +155,14 @@ class Federation:
                 )
             first = replace(self.clients[0], transform=None)
             transform.fit(*first.take(first.train[:3].long()))
+        if isinstance(self.clients, PoolClients):
+            return replace(self, clients=self.clients.changed(transform=transform), transform=transform)
         clients = tuple(replace(client, transform=transform) for client in self.clients)
         return replace(self, clients=clients, transform=transform)
 
     def cached(self, megabytes: int, folder: str | None = None) -> Federation:
         """The same, which keeps so much of what is read late: in memory, or in a folder."""
-        bodies = [*(client.x for client in self.clients), *(self.public or ())[:1]]
+        bodies = [*(client.x for client in distinct(self.clients)), *(self.public or ())[:1]]
         attach_cache([body for body in bodies if isinstance(body, Samples)], megabytes, folder)
         return self
 
@@ -169,7 +180,7 @@ class Federation:
 
     def assignment(self) -> Assignment:
         """Which samples of the pool each client holds."""
-        if any(client.x is not self.clients[0].x for client in self.clients) or self.partition == GIVEN:
+        if any(client.x is not self.clients[0].x for client in distinct(self.clients)) or self.partition == GIVEN:
             raise DataError(
                 f"the clients of {self.name} hold their own data, so there is no partition of a pool to save"
             )
@@ -292,26 +303,18 @@ class Federation:
         groups = None if groups is None else np.asarray(groups)
         dealt = divide(partition, labels, samples=len(x), clients=clients, seed=seed, groups=groups)
         titles, shifts = _names(dealt.indices, groups), dealt.partition.shifts(len(dealt.indices))
-        splits = []
-        for position, index in enumerate(dealt.indices):
-            rng = generator(seed, "split", position)
-            parts = cut(len(index), shares, rng) if cutting is None else cutting.cut(index, shares, rng)
-            splits.append([torch.from_numpy(index[parts[which]]) for which in SPLITS])
-        prepared = None
+        splits = (_cut(index, shares, cutting, seed, position) for position, index in enumerate(dealt.indices))
+        built = gather_clients(x, y, titles, splits, sum(map(len, dealt.indices)), shifts=shifts)
+        prepared, never_train = None, hold_out(len(titles), unseen, seed)
         if preparation is not None:
-            x, public, prepared = _prepare(preparation, x, public, titles, splits, hold_out(len(titles), unseen, seed))
+            x, public, prepared = _prepare(preparation, x, public, built, never_train)
             names = replace(names, features=prepared.inputs)
         if lexicon:
-            trained = [
-                parts[0].numpy() for at, parts in enumerate(splits) if at not in hold_out(len(titles), unseen, seed)
-            ]
+            trained = [client.train.numpy() for at, client in enumerate(built) if at not in never_train]
             assert layout is not None
             x, known = keep_trained(x, layout, lexicon, np.concatenate(trained))
             words, names = len(known), replace(names, words=known)
-        built = [
-            Client(title, x, y, train, val, test, shift)
-            for title, (train, val, test), shift in zip(titles, splits, shifts, strict=True)
-        ]
+        built = built.changed(x=x)
         rule = str(dealt.partition)
         federation = cls.check_and_build(
             built, name, classes, rule, dealt.hash, public, unseen, seed, words, names, layout
@@ -351,7 +354,7 @@ class Federation:
             check_public(shown, clients)
         never_train = hold_out(len(clients), unseen, seed)
         return cls(
-            tuple(clients),
+            clients if isinstance(clients, PoolClients) else tuple(clients),
             name,
             classes,
             partition,
@@ -368,23 +371,25 @@ class Federation:
 GIVEN = "given"
 
 
+def _cut(index: Indices, shares: Shares, cutting: Cutting | None, seed: int, position: int) -> list[Indices]:
+    """A client's samples for training, validation and test."""
+    rng = generator(seed, "split", position)
+    parts = cut(len(index), shares, rng) if cutting is None else cutting.cut(index, shares, rng)
+    return [index[parts[which]] for which in SPLITS]
+
+
 def _prepare(
-    preparation: Preparation,
-    x: Tensor,
-    public: Any,
-    titles: Sequence[str],
-    splits: Sequence[Sequence[Tensor]],
-    never_train: frozenset[int],
+    preparation: Preparation, x: Tensor, public: Any, clients: PoolClients, never_train: frozenset[int]
 ) -> tuple[Tensor, Any, Prepared]:
     """The inputs of a pool's clients, and those of public samples that come from the same pool, prepared by what
     training samples say."""
     rows = x.double().numpy()
-    trains = {title: cuts[0].numpy() for title, cuts in zip(titles, splits, strict=True)}
-    prepared = preparation.fit(rows, trains, [t for place, t in enumerate(titles) if place not in never_train])
+    trains = {client.name: client.train.numpy() for client in clients}
+    prepared = preparation.fit(rows, trains, [t for place, t in enumerate(clients.names) if place not in never_train])
     inputs = np.zeros((len(rows), len(prepared.inputs)), np.float32)
-    for title, cuts in zip(titles, splits, strict=True):
-        index = torch.cat([*cuts]).numpy()
-        inputs[index] = prepared.apply(rows[index], title)
+    for client in clients:
+        index = torch.cat([client.train, client.val, client.test]).numpy()
+        inputs[index] = prepared.apply(rows[index], client.name)
     if isinstance(public, tuple):
         public = (torch.from_numpy(prepared.apply(torch.as_tensor(public[0]).double().numpy())), public[1])
     return torch.from_numpy(inputs), public, prepared
@@ -400,6 +405,6 @@ def _names(indices: Sequence[Indices], groups: np.ndarray | None) -> list[str]:
 
 
 def _update(digest: Any, body: Inputs, index: Tensor) -> None:
-    digest.update(f"{[len(index), *body.shape[1:]]} {body.dtype}".encode())
+    digest.update(describe_rows(body, len(index)))
     for part in digest_rows(body, index):
         digest.update(part)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core import codec
+from ..data.pool_clients import distinct
 from ..task.task import Task
 from .machine import free_memory
 from .plan import Plan, late_size
@@ -26,8 +27,8 @@ COPIES = 4
 def fit_chunk(plan: Plan) -> int:
     """How many clients to stack: on a GPU as many as its memory has room for, else as many as keep a stack of models
     within a few caches."""
-    late = [client for client in plan.data.clients if client.late]
-    most = 4 * late_size(late[0]) // plan.training.batch_size if late else MOST_ON_GPU
+    late = next((client for client in distinct(plan.data.clients) if client.late), None)
+    most = MOST_ON_GPU if late is None else 4 * late_size(late) // plan.training.batch_size
     free = free_memory(plan.device)
     if free is not None:
         return max(1, min(most, fit_memory(free, client_bytes(plan))))

@@ -177,6 +177,12 @@ def explain_start(error: Exception) -> str:
         lines = [line.strip() for line in text.splitlines() if "No module named" in line]
         reason = lines[-1] if lines else "a module is missing"
         return f"an actor cannot start ({reason}); install the same Idiolect, with the extra cluster, on every node"
+    if is_out_of_memory(error):
+        return (
+            "actors cannot start: their node has too little memory, or what Ray counts as too little"
+            " (RAY_memory_usage_threshold, where Ray is started); free some, or use fewer actors per node, as in"
+            " cpus=2; the rounds before this one are saved"
+        )
     line = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)
     return f"actors cannot start: {line}; look at the node's memory and at `ray status`"
 
@@ -190,9 +196,18 @@ def is_node_lost(error: Exception) -> bool:
     return "node has died" in str(error)
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an actor was ended because its node had too little memory.
+
+    >>> is_out_of_memory(RuntimeError("worker(s) were killed due to the node running low on memory"))
+    True
+    """
+    text = str(error).lower()
+    return "OutOfMemory" in type(error).__name__ or "out of memory" in text or "low on memory" in text
+
+
 def name_reason(error: Exception) -> str:
     """What happened to an answer, in a few words."""
-    text = str(error)
-    if "out of memory" in text.lower() or "OutOfMemory" in type(error).__name__:
+    if is_out_of_memory(error):
         return "its node ran out of memory"
     return type(error).__name__.removesuffix("Error")

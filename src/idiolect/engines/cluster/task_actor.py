@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...core.allocator import tune_allocator
+from ...core.errors import DataError
 from ...core.files import is_part, write_whole
 from ...core.forwarding import Forward
 from .connection import ADDRESS, describe_node
@@ -131,7 +132,15 @@ def work(shipped: Shipped, folder: Path, pipe: Connection) -> None:
 
     def carry_out() -> Any:
         target, argument = unship(shipped)
-        return target(argument, folder, send)
+        try:
+            return target(argument, folder, send)
+        except DataError as error:
+            where = os.environ.get("IDIOLECT_DATA", "not set")
+            error.add_note(
+                f"each node reads the data itself: have the same files on all, where IDIOLECT_DATA says (there: {where});"
+                " what is complete is kept, and the same command goes on"
+            )
+            raise
 
     try:
         result, error = guard(carry_out, describe_node().name)
