@@ -9,6 +9,7 @@ python benchmarks/cluster.py traffic            100 clients of an 11 M-parameter
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import resource
 import subprocess
@@ -16,9 +17,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 os.environ |= {
@@ -104,7 +106,8 @@ def check_methods(options: argparse.Namespace) -> bool:
 
 
 def measure_overhead(options: argparse.Namespace) -> bool:
-    """Seconds of a round of many tiny clients, on two actors and on two workers in turn."""
+    """Time of the processor for a round of many tiny clients, on two actors and on two workers in turn: of the driver
+    and those that compute, and of all processes of the cluster as well."""
     plan = tiny_plan("ditto", clients=options.clients, rounds=1, epochs=1)
     with cluster(), actors() as pool:
         contestants = {
@@ -112,25 +115,52 @@ def measure_overhead(options: argparse.Namespace) -> bool:
             "ray": engine(pool, plan),
             "ray, no sums": engine(pool, plan, sums=False),
         }
-        seconds: dict[str, list[float]] = {name: [] for name in contestants}
+        spent: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
         for repeat in range(options.repeats + 1):
             for name, each in contestants.items():
-                seconds[name] += [time_round(plan, each)] * (repeat > 0)  # the first one starts processes
+                spent[name] += [time_round(plan, each, pool)] * (repeat > 0)  # the first one starts processes
         contestants["workers"].close()
-    usual = sorted(seconds["workers"])[options.repeats // 2]
-    for name, each in seconds.items():
-        middle = sorted(each)[options.repeats // 2]
-        extra = (middle - usual) / (2 * options.clients) * 1e3
-        print(f"{name:14} {middle:.3f} s per round, {extra:+.2f} ms per visit over workers (training and evaluation)")
+    usual = find_middle(spent["workers"], 0)
+    for name, each in spent.items():
+        computing, everything = find_middle(each, 0), find_middle(each, 1)
+        extra = [(seconds - usual) / (2 * options.clients) * 1e3 for seconds in (computing, everything)]
+        low, high = (pick(seconds for seconds, _ in each) for pick in (min, max))
+        print(
+            f"{name:14} {computing:.2f} s of the processor per round ({low:.2f} to {high:.2f}), {extra[0]:+.2f} ms per"
+            f" visit over workers (training and evaluation), {extra[1]:+.2f} ms with Ray's own processes"
+        )
     return True
 
 
-def time_round(plan: Plan, each: Any) -> float:
-    """Seconds of training and evaluation of all clients."""
-    store = Store(None)
-    began = time.perf_counter()
-    RoundLoop(plan, each, store).run()
-    return time.perf_counter() - began
+def find_middle(spent: list[tuple[float, float]], which: int) -> float:
+    """The median of one of the two."""
+    return sorted(pair[which] for pair in spent)[len(spent) // 2]
+
+
+def time_round(plan: Plan, each: Any, pool: ActorPool) -> tuple[float, float]:
+    """Seconds of the processor for training and evaluation of all clients: of this process and those that compute, and
+    of all that were started here."""
+    before = read_processes()
+    RoundLoop(plan, each, Store(None)).run()
+    after = read_processes()
+    used = {pid: seconds - before.get(pid, 0.0) for pid, seconds in after.items()}
+    known = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+    known += ray.get([member.handle.process.remote() for member in pool.members])
+    return sum(used.get(pid, 0.0) for pid in known), sum(used.values())
+
+
+def read_processes() -> dict[int, float]:
+    """Seconds of the processor that this process and all below it have used, by their numbers."""
+    parents, seconds = dict[int, int](), dict[int, float]()
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = file.read_text().rpartition(")")[2].split()
+            parents[int(file.parent.name)] = int(fields[1])
+            seconds[int(file.parent.name)] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    found = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {pid: seconds[pid] for pid in found}
 
 
 def measure_traffic(options: argparse.Namespace) -> bool:

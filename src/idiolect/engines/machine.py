@@ -40,7 +40,7 @@ def free_memory(device: str) -> int | None:
     where = torch.device(device)
     if where.type != "cuda":
         return None
-    numbers = range(torch.cuda.device_count()) if where.index is None else [where.index]
+    numbers = [where.index] if ":" in device else range(torch.cuda.device_count())
     return min((int(torch.cuda.mem_get_info(number)[0]) for number in numbers), default=None)
 
 

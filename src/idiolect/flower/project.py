@@ -78,7 +78,9 @@ class Project:
             )
         if agreed and str(describe(federation, 0)) != agreed:
             raise InputError("this client's data are not of the form that the clients have agreed on")
-        return hide_other_clients(replace(federation, clients=federation.clients * n_clients, unseen=unseen), index)
+        return hide_other_clients(
+            replace(federation, clients=tuple(federation.clients) * n_clients, unseen=unseen), index
+        )
 
     def find_data(self, config: Config) -> Callable[[int], Any] | None:
         """What gives one client's data: the user's function, or that which the settings name; None where they name data
