@@ -110,7 +110,7 @@ def test_another_installation_is_named_even_where_it_cannot_read_the_work(admit)
 def test_data_that_a_node_lacks_belong_where_its_environment_says(monkeypatch, tmp_path):
     pytest.importorskip("ray", reason="ray is not installed: pip install idiolect[cluster]")
     monkeypatch.setenv("IDIOLECT_DATA", "/elsewhere")
-    with pytest.raises(DataError, match="mnist: .* not found") as caught:
+    with pytest.raises(DataError, match=r"mnist: .* not found") as caught:
         carry_out(ship((lambda argument, folder, send: load(argument), "mnist")), tmp_path, print)
     assert "have the same files on all, where IDIOLECT_DATA says (there: /elsewhere)" in caught.value.__notes__[-1]
 

@@ -103,13 +103,11 @@ def test_actors_that_hang_or_are_killed_change_not_a_bit(engine, pool, monkeypat
     monkeypatch.setattr(pool, "remove", removed)
     require_equal(play(plan, lambda plan: Workers(plan, 1)), play(plan, lambda _: made), "disturbed")
     assert len(faults) == 2
-    assert reasons[0] == "it gave no answer for 2 s"
+    assert reasons[0].startswith("it gave no answer")  # while it trained, or when sums were asked for
 
 
 def test_actors_that_do_not_come_end_the_run_with_what_to_do(cluster):
-    with pytest.raises(
-        ClusterError, match=r"no actor of the cluster has answered for 0 s \(it has 2 cores .* --engine w"
-    ):
+    with pytest.raises(ClusterError, match=r"no actor of the cluster has answered for 0 s \(it has 2 cores .*resume"):
         play(tiny_plan("fedavg", rounds=1), engines.build("ray(wait=0)").make)
 
 

@@ -210,4 +210,6 @@ def name_reason(error: Exception) -> str:
     """What happened to an answer, in a few words."""
     if is_out_of_memory(error):
         return "its node ran out of memory"
+    if type(error).__name__ == "GetTimeoutError":
+        return "it gave no answer in time"
     return type(error).__name__.removesuffix("Error")
