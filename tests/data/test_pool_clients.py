@@ -9,7 +9,7 @@ import torch
 
 from idiolect.core.errors import DataError
 from idiolect.data import Federation, load, pool_clients
-from idiolect.data.pool_clients import PoolClients, distinct, label_ranges, names_of, sizes_of
+from idiolect.data.pool_clients import PoolClients, distinct, label_ranges, names_of, sizes_of, training_targets
 from idiolect.data.transforms import build_transforms
 from idiolect.runs.practice import warn_of_data
 
@@ -58,6 +58,8 @@ def test_what_is_asked_of_all_is_what_each_would_answer(federation, monkeypatch)
     assert names_of(federation.clients) == names_of(alone.clients)
     assert np.array_equal(sizes_of(federation.clients), sizes_of(alone.clients))
     assert len(distinct(federation.clients)) == 1
+    chosen = [2, 0]
+    assert torch.equal(*(training_targets(f.clients, chosen) for f in (federation, alone)))
     if federation.classes is not None:
         assert torch.equal(federation.label_counts(), alone.label_counts())
         for training in (True, False):

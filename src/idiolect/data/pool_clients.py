@@ -96,6 +96,12 @@ class PoolClients(Sequence[Client]):
             found.append(reduce.reduceat(padded, inside)[::2])
         return found[0], found[1]
 
+    def training_targets(self, chosen: Sequence[int]) -> Tensor:
+        """The targets of some clients' training samples, one client after another."""
+        starts, counts = self.bounds[:-1:3][list(chosen)], self.sizes[list(chosen), 0]
+        places = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+        return self.y.index_select(0, self.positions[torch.from_numpy(places)])
+
     def digest(self) -> Iterator[bytes]:
         """Bytes that name the data of all clients and how they are split, some clients at a time."""
         assert isinstance(self.x, Tensor)
@@ -145,6 +151,14 @@ def label_ranges(clients: Sequence[Client], training: bool = False) -> tuple[NDA
         return clients.label_ranges(training)
     labels = [client.y[client.train.long() if training else client.indices] for client in clients]
     return np.array([int(each.min()) for each in labels]), np.array([int(each.max()) for each in labels])
+
+
+def training_targets(clients: Sequence[Client], chosen: Sequence[int]) -> Tensor:
+    """The targets of some clients' training samples, one client after another."""
+    if isinstance(clients, PoolClients):
+        return clients.training_targets(chosen)
+    held = (clients[at] for at in chosen)
+    return torch.cat([client.y.index_select(0, client.train.long()) for client in held])
 
 
 def gather_clients(
