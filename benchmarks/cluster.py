@@ -14,6 +14,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,7 @@ os.environ |= {
 import ray
 import torch
 from ray.cluster_utils import Cluster
+from scaling import anonymous_mb
 
 import idiolect
 from idiolect.contract import methods as registry
@@ -107,7 +109,7 @@ def check_methods(options: argparse.Namespace) -> bool:
 
 def measure_overhead(options: argparse.Namespace) -> bool:
     """Time of the processor for a round of many tiny clients, on two actors and on two workers in turn: of the driver
-    and those that compute, and of all processes of the cluster as well."""
+    and those that compute, and of all processes of the cluster."""
     plan = tiny_plan("ditto", clients=options.clients, rounds=1, epochs=1)
     with cluster(), actors() as pool:
         contestants = {
@@ -115,38 +117,34 @@ def measure_overhead(options: argparse.Namespace) -> bool:
             "ray": engine(pool, plan),
             "ray, no sums": engine(pool, plan, sums=False),
         }
-        spent: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
+        spent: dict[str, list[tuple[float, ...]]] = {name: [] for name in contestants}
         for repeat in range(options.repeats + 1):
             for name, each in contestants.items():
                 spent[name] += [time_round(plan, each, pool)] * (repeat > 0)  # the first one starts processes
         contestants["workers"].close()
-    usual = find_middle(spent["workers"], 0)
-    for name, each in spent.items():
-        computing, everything = find_middle(each, 0), find_middle(each, 1)
-        extra = [(seconds - usual) / (2 * options.clients) * 1e3 for seconds in (computing, everything)]
-        low, high = (pick(seconds for seconds, _ in each) for pick in (min, max))
+    middle = {name: [sorted(part)[len(part) // 2] for part in zip(*each, strict=True)] for name, each in spent.items()}
+    for name, each in middle.items():
+        driver, extra, everything = (
+            (part - usual) / (2 * options.clients) * 1e3
+            for part, usual in zip(each, (0.0, *middle["workers"][1:]), strict=True)
+        )
         print(
-            f"{name:14} {computing:.2f} s of the processor per round ({low:.2f} to {high:.2f}), {extra[0]:+.2f} ms per"
-            f" visit over workers (training and evaluation), {extra[1]:+.2f} ms with Ray's own processes"
+            f"{name:14} {each[1]:.2f} s of the processor per round; per visit (training and evaluation) {extra:+.2f} ms"
+            f" over workers, {everything:+.2f} ms with Ray's own processes; the driver alone {driver:.2f} ms"
         )
     return True
 
 
-def find_middle(spent: list[tuple[float, float]], which: int) -> float:
-    """The median of one of the two."""
-    return sorted(pair[which] for pair in spent)[len(spent) // 2]
-
-
-def time_round(plan: Plan, each: Any, pool: ActorPool) -> tuple[float, float]:
-    """Seconds of the processor for training and evaluation of all clients: of this process and those that compute, and
-    of all that were started here."""
+def time_round(plan: Plan, each: Any, pool: ActorPool) -> tuple[float, ...]:
+    """Seconds of the processor for training and evaluation of all clients: of this process, of those that compute as
+    well, and of all that were started here."""
     before = read_processes()
     RoundLoop(plan, each, Store(None)).run()
     after = read_processes()
     used = {pid: seconds - before.get(pid, 0.0) for pid, seconds in after.items()}
     known = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
     known += ray.get([member.handle.process.remote() for member in pool.members])
-    return sum(used.get(pid, 0.0) for pid in known), sum(used.values())
+    return used[os.getpid()], sum(used.get(pid, 0.0) for pid in known), sum(used.values())
 
 
 def read_processes() -> dict[int, float]:
@@ -195,17 +193,36 @@ def measure_once(options: argparse.Namespace) -> bool:
                 return answer
 
             pool.ray = _Counting(ray, counted)
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            began = time.perf_counter()
-            RoundLoop(plan, made, Store(None), eval_every=10).run()
+            before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+            with watch_memory() as own:
+                RoundLoop(plan, made, Store(None), eval_every=10).run()
             seconds, peak = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size = sum(leaf.numel() for leaf in model.parameters()) * 4 / 1e6
     print(
         f"{options.clients} clients, model {size:.0f} MB, {'sums' if int(options.sums) else 'uploads'}: driver received"
-        f" {received['bytes'] / 1e6:.0f} MB, its peak memory rose by {(peak - before) / 1e3:.0f} MB, {seconds:.1f} s",
+        f" {received['bytes'] / 1e6:.0f} MB, its peak memory rose by {(peak - before) / 1e3:.0f} MB, of"
+        f" which {max(own) - own[0]:.0f} MB are its own and not of Ray's store, {seconds:.1f} s",
         flush=True,
     )
     return True
+
+
+@contextmanager
+def watch_memory() -> Iterator[list[float]]:
+    """Megabytes of this process that belong to no file and no shared memory, five times a second."""
+    seen, done = [anonymous_mb()], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.2):
+            seen.append(anonymous_mb())
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        thread.join()
 
 
 class _Counting:
