@@ -21,16 +21,16 @@ from ..core.randomness import generator
 from . import arrays
 from .checks import check_clients, check_public, warn_of_random
 from .client import Client, build_client
-from .cutting import Cutting
+from .cutting import Cutting, cut_clients
 from .lazy.cache import attach_cache
 from .lists import keep_trained
 from .naming import UNNAMED, Naming, make_naming, number_clients, number_names, number_own
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
 from .pool_clients import PoolClients, describe_rows, distinct, gather_clients, names_of
-from .preparing import Preparation, Prepared
+from .preparing import Preparation, Prepared, prepare_pool
 from .samples import Inputs, Samples, digest_rows
 from .several import lay_out
-from .splits import SHARES, SPLITS, Indices, Shares, check_seed, check_shares, cut, hold_out
+from .splits import SHARES, SPLITS, Indices, check_seed, check_shares, hold_out
 from .transforms import Transforms
 
 
@@ -303,11 +303,11 @@ class Federation:
         groups = None if groups is None else np.asarray(groups)
         dealt = divide(partition, labels, samples=len(x), clients=clients, seed=seed, groups=groups)
         titles, shifts = _names(dealt.indices, groups), dealt.partition.shifts(len(dealt.indices))
-        splits = (_cut(index, shares, cutting, seed, position) for position, index in enumerate(dealt.indices))
+        splits = cut_clients(dealt.indices, shares, cutting, seed)
         built = gather_clients(x, y, titles, splits, sum(map(len, dealt.indices)), shifts=shifts)
         prepared, never_train = None, hold_out(len(titles), unseen, seed)
         if preparation is not None:
-            x, public, prepared = _prepare(preparation, x, public, built, never_train)
+            x, public, prepared = prepare_pool(preparation, x, public, built, never_train)
             names = replace(names, features=prepared.inputs)
         if lexicon:
             trained = [client.train.numpy() for at, client in enumerate(built) if at not in never_train]
@@ -369,30 +369,6 @@ class Federation:
 
 
 GIVEN = "given"
-
-
-def _cut(index: Indices, shares: Shares, cutting: Cutting | None, seed: int, position: int) -> list[Indices]:
-    """A client's samples for training, validation and test."""
-    rng = generator(seed, "split", position)
-    parts = cut(len(index), shares, rng) if cutting is None else cutting.cut(index, shares, rng)
-    return [index[parts[which]] for which in SPLITS]
-
-
-def _prepare(
-    preparation: Preparation, x: Tensor, public: Any, clients: PoolClients, never_train: frozenset[int]
-) -> tuple[Tensor, Any, Prepared]:
-    """The inputs of a pool's clients, and those of public samples that come from the same pool, prepared by what
-    training samples say."""
-    rows = x.double().numpy()
-    trains = {client.name: client.train.numpy() for client in clients}
-    prepared = preparation.fit(rows, trains, [t for place, t in enumerate(clients.names) if place not in never_train])
-    inputs = np.zeros((len(rows), len(prepared.inputs)), np.float32)
-    for client in clients:
-        index = torch.cat([client.train, client.val, client.test]).numpy()
-        inputs[index] = prepared.apply(rows[index], client.name)
-    if isinstance(public, tuple):
-        public = (torch.from_numpy(prepared.apply(torch.as_tensor(public[0]).double().numpy())), public[1])
-    return torch.from_numpy(inputs), public, prepared
 
 
 def _names(indices: Sequence[Indices], groups: np.ndarray | None) -> list[str]:

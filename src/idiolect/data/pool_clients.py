@@ -3,7 +3,7 @@ more memory than the numbers of their samples and their names. What is asked of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -162,7 +162,7 @@ def training_targets(clients: Sequence[Client], chosen: Sequence[int]) -> Tensor
 
 
 def gather_clients(
-    x: Inputs, y: Tensor, names: Sequence[str], parts: Iterator[Sequence[NDArray[np.int64]]], most: int, **more: Any
+    x: Inputs, y: Tensor, names: Sequence[str], parts: Iterable[Sequence[NDArray[np.int64]]], most: int, **more: Any
 ) -> PoolClients:
     """Clients of a pool from what each has for training, validation and test, at `most` so many samples in all."""
     positions, bounds, end = np.empty(most, np.int64), np.zeros(3 * len(names) + 1, np.int64), 0

@@ -6,11 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ..core.errors import DataError
+
+if TYPE_CHECKING:
+    from .pool_clients import PoolClients
 
 SCALES = ("none", "client", "federated")
 GAPS = ("refuse", "mean")
@@ -166,3 +171,20 @@ class Prepared:
             "minus": {name: float(value) for name, value in zip(names, known.minus, strict=True) if value != 0},
             "over": {name: float(value) for name, value in zip(names, known.over, strict=True) if value != 1},
         }
+
+
+def prepare_pool(
+    preparation: Preparation, x: Tensor, public: Any, clients: PoolClients, never_train: frozenset[int]
+) -> tuple[Tensor, Any, Prepared]:
+    """The inputs of a pool's clients, and those of public samples that come from the same pool, prepared by what
+    training samples say."""
+    rows = x.double().numpy()
+    trains = {client.name: client.train.numpy() for client in clients}
+    prepared = preparation.fit(rows, trains, [t for place, t in enumerate(clients.names) if place not in never_train])
+    inputs = np.zeros((len(rows), len(prepared.inputs)), np.float32)
+    for client in clients:
+        index = torch.cat([client.train, client.val, client.test]).numpy()
+        inputs[index] = prepared.apply(rows[index], client.name)
+    if isinstance(public, tuple):
+        public = (torch.from_numpy(prepared.apply(torch.as_tensor(public[0]).double().numpy())), public[1])
+    return torch.from_numpy(inputs), public, prepared
