@@ -91,7 +91,7 @@ def _by_session(values: np.ndarray, shares: Shares, rng: np.random.Generator) ->
 def cut_clients(
     dealt: Sequence[Indices], shares: Shares, cutting: Cutting | None, seed: int
 ) -> Iterator[list[Indices]]:
-    """What each client has for training, validation and test of what it was dealt; by chance if nothing else decides."""
+    """What each client has for training, validation and test of what it was dealt; by chance if nothing decides."""
     for position, index in enumerate(dealt):
         rng = generator(seed, "split", position)
         parts = cut(len(index), shares, rng) if cutting is None else cutting.cut(index, shares, rng)
