@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import random
 import signal
 
@@ -13,6 +14,7 @@ from idiolect.cli import main
 from idiolect.core.once import forget_said
 
 torch.set_num_threads(1)
+gc.disable()  # until all tests are there: what is imported and listed stays, so looking for garbage in it is for nothing
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # as for what a shell runs in the background; tests send interrupts
@@ -29,6 +31,12 @@ def pytest_collection_modifyitems(items):
         return 1 if item.path.suffix == ".md" or item.get_closest_marker("slow") else 2
 
     items.sort(key=turn)
+
+
+def pytest_collection_finish():
+    """No collection of garbage looks again at modules and tests, neither here nor in processes that are forked."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
