@@ -2,6 +2,8 @@
 
 import contextlib
 import ctypes
+import gc
+import itertools
 import random
 import signal
 
@@ -13,6 +15,7 @@ from idiolect.cli import main
 from idiolect.core.once import forget_said
 
 torch.set_num_threads(1)
+gc.disable()  # until all tests are listed: what is imported and listed stays, and is no garbage to look for
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # as for what a shell runs in the background; tests send interrupts
@@ -31,6 +34,12 @@ def pytest_collection_modifyitems(items):
     items.sort(key=turn)
 
 
+def pytest_collection_finish():
+    """No collection of garbage looks again at modules and tests, neither here nor in processes that are forked."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(autouse=True)
 def seed():
     """Modules that a test makes have the same initial weights, and warnings that are given once are given, in whatever
@@ -41,10 +50,18 @@ def seed():
     forget_said()
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory):
+    """New folders, apart from those of `tmp_path`, since pytest looks through all of these for the next number."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def home(tmp_path_factory, monkeypatch):
+def home(homes, monkeypatch):
     """What is kept for all runs goes into an empty folder."""
-    folder = tmp_path_factory.mktemp("home")
+    folder = next(homes)
+    folder.mkdir()
     monkeypatch.setenv("IDIOLECT_HOME", str(folder))
     return folder
 

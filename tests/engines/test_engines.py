@@ -18,11 +18,12 @@ from idiolect.core.errors import IdiolectError, InputError, ModelError
 from idiolect.engines import Loop, Workers, engines
 from idiolect.engines.client_evaluation import evaluate, evaluate_group
 from idiolect.engines.linear_steps import is_plain
-from idiolect.engines.processes import list_devices, place_plan
+from idiolect.engines.processes import list_devices
 from idiolect.engines.shared_memory import SharedMemory
 from idiolect.engines.slots import first_server
 from idiolect.engines.stackability import why_not_stackable
 from idiolect.engines.stacking import group_clients, train_stack
+from idiolect.engines.worker import place_plan
 from idiolect.kernels.dense import find_dense
 from idiolect.models import build
 from idiolect.models.text import LstmModule

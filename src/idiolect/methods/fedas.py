@@ -80,11 +80,9 @@ class FedAS(PrivateLayers):
 
     def add_information(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """Add the squared length of a batch's gradient."""
-
-        def loss(trees: Slots) -> Scored:
-            return ctx.task.loss(trees["params"], work["buffers"], batch, train=False)
-
-        grad = ctx.grad(work, "params", batch, loss).tree
+        grad = ctx.grad(
+            work, "params", batch, lambda slots: ctx.task.loss(slots["params"], work["buffers"], batch, train=False)
+        ).tree
         return {**work, FISHER: {"trace": work[FISHER]["trace"] + tree.dot(grad, grad)}}
 
     def finish(self, ctx: ClientContext, work: Slots) -> Slots:

@@ -22,8 +22,7 @@ class FedSplit(SplitUnits):
     .. math:: W^s \leftarrow \sum_c \frac{n_c}{\sum_j n_j} W^s_c, \qquad W_c = (W^p_c, W^s).
 
     Layers that are not split are shared. The partition is given (`shared`) or drawn from the seed, which is the random
-    split of the paper's ablations; FedFac finds it. Personal rows never leave their client.
-    Run it: ``idiolect run fedsplit``.
+    split of the paper's ablations; FedFac finds it. Run it: ``idiolect run fedsplit``.
     """
 
     about = About(

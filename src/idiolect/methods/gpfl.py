@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..contract import About, Batch, ClientContext, Output, Slots, Task, option, register, tree
@@ -73,7 +72,7 @@ class GPFL(FeatureNets):
     def penalty(self, ctx: ClientContext, slots: Slots, out: Output, batch: Batch) -> Tensor:
         """How far the global features are from their classes: in direction, and lambda times in place."""
         common = self.valve(ctx, slots, "global", out.features)
-        cosines = F.normalize(common) @ F.normalize(slots[CLASSES]["weight"]).T
+        cosines = nn.functional.normalize(common) @ nn.functional.normalize(slots[CLASSES]["weight"]).T
         apart = torch.linalg.vector_norm(common - slots[RECEIVED]["weight"][batch.y], dim=1)
         guided: Tensor = cross_entropy(cosines, batch.y) + self.lam * apart
         return (guided * batch.weight).sum() / batch.weight.sum()

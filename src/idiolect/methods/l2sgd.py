@@ -33,9 +33,8 @@ class L2SGD(Method):
     rate lr is that of the local steps, so that :math:`a = lr \lambda (1 - p) / p`, which must not exceed 1. Without a
     given lambda a is 1/2, the most for which the convergence theorem holds.
 
-    The mean is that of a round's participants; a client moves towards the newest mean when it is next in contact, which
-    is at once where all take part. A client that never trained has no model of its own, and takes the mean.
-    Run it: ``idiolect run l2sgd``.
+    The mean is that of a round's participants; a client moves towards the newest mean when it is next in contact. One
+    that never trained has no model of its own, and takes the mean. Run it: ``idiolect run l2sgd``.
     """
 
     about = About(

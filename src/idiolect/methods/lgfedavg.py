@@ -57,8 +57,7 @@ class LGFedAvg(PrivateLayers):
     def slots(self) -> Mapping[str, Slot]:
         """The model; with pre-training also the body before it becomes private, and who has one of their own by now."""
         body = Slot("server", self.body, down=True, up="each", holds="parameters")
-        pretrained = {BODY: body, PARTED: Slot("server", nothing)} if self.pretrain else {}
-        return {**super().slots, **pretrained}
+        return {**super().slots, **({BODY: body, PARTED: Slot("server", nothing)} if self.pretrain else {})}
 
     def private_names(self, task: Task) -> frozenset[str]:
         return all_but_last(task, self.layers)

@@ -49,9 +49,8 @@ class PFedMe(ServerStep):
         super().__post_init__()
         if self.inner_lr is not None and self.inner_lr * self.lam >= 2:
             raise OptionError(
-                f"pfedme: inner_lr={self.inner_lr} and lam={self.lam} are not allowed together; each step multiplies "
-                "the distance between the two models by |1 - inner_lr * lam|, so inner_lr * lam must lie below 2: "
-                f"choose inner_lr below {2 / self.lam:.3g}"
+                f"pfedme: inner_lr={self.inner_lr} and lam={self.lam} do not go together; inner_lr * lam must lie "
+                f"below 2, or no step brings the two models nearer: choose inner_lr below {2 / self.lam:.3g}"
             )
 
     @property

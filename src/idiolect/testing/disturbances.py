@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 from torch import Tensor
 
 from ..contract import Download, Upload
 from ..core import codec, tree
-from ..engines import Loop
+from ..engines import Loop, Workers
 from ..engines.loop import Outcomes, States
+from ..engines.stacking import ignore_slow_operations
+from ..engines.worker import Answer, Job, Worker, prepare
 from .differences import require
 
 
@@ -38,6 +41,29 @@ class ThroughBytes(Loop):
                     require(codec.payload(data) == counted, f"{counted} bytes counted, {codec.payload(data)} encoded")
                     upload = Upload(*codec.decode(data))
                 yield index, replace(outcome, upload=upload)
+
+
+class WorkersHere(Workers):
+    """Workers that do all that worker processes do, in turn and in this process, so that none has to be forked."""
+
+    def _start_workers(self) -> None:
+        ignore_slow_operations()
+        prepared = prepare(self.plan, self.chunk)
+        memory = (self._shared, self._inboxes)
+        self._waiting = deque[Job]()
+        self._workers = deque(
+            Worker(number, prepared, self.chunk, *memory, box) for number, box in enumerate(self._outboxes)
+        )
+
+    def _submit(self, job: Job) -> None:
+        self._waiting.append(job)
+
+    def _receive(self) -> Answer:
+        self._workers.rotate()
+        return self._workers[0].work(self._waiting.popleft())
+
+    def _stop_workers(self) -> None:
+        self._workers.clear()
 
 
 class Poisoned(Loop):

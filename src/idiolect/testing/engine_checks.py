@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
-from ..contract import Method, methods
+from ..contract import Method
 from ..core import tree
-from ..engines import Loop, engines
-from ..engines.slots import first_server
-from ..engines.stacking import load_transforms, train_stack
+from ..engines import Loop, Plan, Workers
 from ..flower.loopback import LoopbackEngine
 from ..runs.store import Store
 from .differences import require, require_equal_leaves
-from .disturbances import Backwards, ThroughBytes
+from .disturbances import Backwards, ThroughBytes, WorkersHere
 from .placement import elsewhere
 from .shared_runs import (
     USUAL,
@@ -31,16 +29,7 @@ from .shared_runs import (
 from .tiny import Played, play, require_equal, tiny_plan
 
 RELATIVE = 1e-4
-
-
-@cache
-def load_kernels() -> None:
-    """Stack clients once in this process, so that workers that are forked from it need not import what that takes."""
-    load_transforms()
-    for method in ("fedavg", "fedprox(mu=0.1)"):
-        plan = make_plan(methods.build(method), rounds=1)
-        download = plan.method.download(plan.server(0), first_server(plan.server(0)), (0, 1))
-        list(train_stack(plan, 0, {0: None, 1: None}, download, 2))
+MakeWorkers = Callable[[Plan], Workers]
 
 
 def check_client_order(method: Method) -> None:
@@ -75,30 +64,30 @@ def play_elsewhere(method: Method, **changes: Any) -> Played:
 def check_workers(method: Method) -> None:
     """Clients in worker processes end as in the loop: in the first round, in the second from the same state, and, where
     most are absent, in all scores."""
-    _require_as_in_the_loop(method, "workers(count=2)")
+    _require_as_in_the_loop(method, "workers", lambda plan: Workers(plan, 2), lambda plan: WorkersHere(plan, 2))
 
 
 def check_stacking(method: Method) -> None:
     """Clients that are stacked end as in the loop, in the same cases; or that they cannot be stacked is declared."""
-    unstacked = _require_as_in_the_loop(method, "vector(chunk=3, count=1)")
+    stacked = lambda plan: WorkersHere(plan, 1, chunk=3)  # noqa: E731
+    unstacked = _require_as_in_the_loop(method, "vector", stacked, stacked)
     problem = "" if method.refuses.stacking else unstacked
     require(not problem, f"its clients cannot be stacked, but refuses.stacking does not say so: {problem}")
 
 
-def _require_as_in_the_loop(method: Method, text: str) -> str:
+def _require_as_in_the_loop(method: Method, name: str, make: MakeWorkers, where_absent: MakeWorkers) -> str:
     """Require an engine to agree with the loop; why it did not stack clients, if that was asked of it."""
-    load_kernels()
     plan, first, second = two_rounds_once(method)
     begun = Store(None)
     play_until(1, plan, Loop(plan), begun)
-    with closing(engines.build(text).make(plan)) as engine:
+    with closing(make(plan)) as engine:
         again = play_until(2, plan, engine, begun)
         alone = play_until(1, plan, engine, Store(None))
-    require_equal(first, alone, f"engine {text}", RELATIVE)
-    require_equal(second, again, f"engine {text}, round 2", RELATIVE)
-    absent = play(plan_of_absent_clients(method), engines.build(text).make)
-    require_equal_leaves(losses_of(play_absent_once(method)), losses_of(absent), f"engine {text}", RELATIVE)
-    return getattr(engine, "unstacked", "")
+    require_equal(first, alone, f"engine {name}", RELATIVE)
+    require_equal(second, again, f"engine {name}, round 2", RELATIVE)
+    absent = play(plan_of_absent_clients(method), where_absent)
+    require_equal_leaves(losses_of(play_absent_once(method)), losses_of(absent), f"engine {name}", RELATIVE)
+    return engine.unstacked
 
 
 def check_network(method: Method) -> None:

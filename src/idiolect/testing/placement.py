@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.errors import ConformanceError
 
@@ -54,7 +53,7 @@ class PlacedTensor(Tensor):
 
 
 def _compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    tensors = [part for part in tree_leaves((args, kwargs)) if isinstance(part, Tensor)]
+    tensors = list(_tensors_of((args, tuple(kwargs.values()))))
     if func in _INDEXED:
         tensors = [tensors[0]]
     placed = [part for part in tensors if isinstance(part, PlacedTensor)]
@@ -67,19 +66,35 @@ def _compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     device = kwargs.get("device")
     if device is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
-    result = func(*tree_map(_here, args), **tree_map(_here, kwargs))
+    result = func(*_change(args, _here), **{name: _change(part, _here) for name, part in kwargs.items()})
     if torch.Tag.inplace_view in func.tags:
         _change_shape(func, args, kwargs)
         return args[0]
     if func._schema.name.endswith("_"):
         return args[0]
     if torch.device(device).type == ELSEWHERE if device is not None else placed:
-        return tree_map(lambda part: PlacedTensor(part) if isinstance(part, Tensor) else part, result)
+        return _change(result, PlacedTensor)
     return result
 
 
-def _here(part: Any) -> Any:
-    return part.here if isinstance(part, PlacedTensor) else part
+def _here(tensor: Tensor) -> Tensor:
+    return tensor.here if isinstance(tensor, PlacedTensor) else tensor
+
+
+def _tensors_of(part: Any) -> Iterator[Tensor]:
+    """The tensors among arguments, in lists and tuples too; written out, since this is asked of every operation."""
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, list | tuple):
+        for each in part:
+            yield from _tensors_of(each)
+
+
+def _change(part: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Arguments or results with every tensor changed."""
+    if isinstance(part, Tensor):
+        return change(part)
+    return type(part)(_change(each, change) for each in part) if isinstance(part, list | tuple) else part
 
 
 def _change_shape(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

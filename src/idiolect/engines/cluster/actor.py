@@ -21,11 +21,11 @@ from ...kernels import find_dense
 from ..client_evaluation import evaluate_group
 from ..flat import Packed, pack, unpack
 from ..plan import Plan
-from ..processes import Prepared, prepare, suit_worker, train_clients
 from ..slots import UploadSums
 from ..stack_size import limit_chunk
 from ..stacking import ignore_slow_operations, load_transforms
 from ..uploads import inspect
+from ..worker import Prepared, prepare, suit_worker, train_clients
 from .connection import describe_node, find_gpu_share
 from .messages import Job, Reply, SumsBySlot, Trained, guard, open_job, pack_sums, unpack_sums
 from .shipping import Shipped, unship

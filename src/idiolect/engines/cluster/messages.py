@@ -11,7 +11,7 @@ from ...core.tree import Slots
 from ..client_round import Outcome
 from ..flat import Packed, pack, unpack
 from ..loop import States
-from ..processes import make_portable
+from ..worker import make_portable
 
 T = TypeVar("T")
 SumsBySlot = Mapping[str, Sums]
