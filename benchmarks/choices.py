@@ -58,7 +58,7 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
             "digits IID, MLP": DIGITS | {"partition": "iid"},
             "digits IID, deeper MLP": DEEP | {"partition": "iid"},
         },
-        ("fedlag(schedule=cumulative)", "fedlag(schedule=steady)", "fedlag(preset=paper)", "fedavg", "local"),
+        ("fedlag(schedule=steady)", "fedlag(schedule=cumulative)", "fedlag(preset=paper)", "fedavg", "local"),
     ),
     "flayer": (
         TWO,

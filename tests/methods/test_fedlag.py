@@ -635,10 +635,10 @@ def test_the_dynamic_schedule_chooses_after_every_round():
     assert chosen("fedlag(k=1, xi=0, warmup=0, schedule=dynamic)", APART, OTHER, CALM) == [{"A"}, {"B"}, set()]
 
 
-def test_by_default_all_rounds_so_far_count_but_only_layers_that_still_have_conflicts():
-    """Of five clients three take part, and in `all_calm` five. B has 2 conflicts after OTHER and A 1 after each APART; after two of these six
-    updates of B were calm, as many as there are clients and one. After APART, OTHER, APART each has 2, and A those of now."""
-    rule, all_calm = "fedlag(k=1, xi=0, warmup=0)", [*CALM, *CALM][:5]
+def test_the_cumulative_schedule_counts_all_rounds_so_far_but_only_layers_that_still_have_conflicts():
+    """Of five clients three take part, in `all_calm` five. B has 2 conflicts after OTHER, A 1 after each APART; after
+    two of these six updates of B were calm. After APART, OTHER, APART each has 2, and A opposes more."""
+    rule, all_calm = "fedlag(k=1, xi=0, warmup=0, schedule=cumulative)", [*CALM, *CALM][:5]
     assert chosen(rule, OTHER, APART, APART) == [{"B"}, {"B"}, {"A"}]
     assert chosen(rule, APART, OTHER, APART) == [{"A"}, {"B"}, {"A"}]
     assert chosen(rule, APART, CALM, CALM, APART) == [{"A"}, {"A"}, set(), {"A"}]
@@ -835,7 +835,7 @@ def test_bad_options_are_refused_when_the_method_is_built():
         "fedlag",
         *("k=-1", "k=0.5", "xi=0.1", "xi=-1", "warmup=-1", "schedule=once", "signal=gradient", "granularity=row"),
         *("tie=any", "allow_zero=2", "attach_norm=following", "ema=1", "ema=-0.1"),
-        *("ema=0.5, schedule=static", "ema=0.5, schedule=cumulative"),
+        *("ema=0.5, schedule=static", "ema=0.5, schedule=steady"),
     )
 
 

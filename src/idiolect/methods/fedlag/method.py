@@ -30,7 +30,7 @@ from .scores import (
     ROUNDS,
     SCORE,
     add_conflicts,
-    average_conflicts,
+    add_shared_conflicts,
     count_change,
     count_quiet,
     numbers,
@@ -51,12 +51,12 @@ class FedLAG(ComparesUpdates):
 
     .. math:: GC_\xi(l) = \tfrac{1}{2} \sum_u \sum_{v \neq u} 1[\cos(h_{l,u}, h_{l,v}) < \xi].
 
-    The k layers with the most conflicts in all rounds so far are personal, :math:`\mathbb{L}_p`, as long as they have
-    any (remark 5.4): one among the newest updates, as many as there are clients, which with all clients in every round
-    are this round's. The paper counts this round's alone (preset `paper`); but clients that keep a layer no
-    longer pull it apart, so that it then loses its place every few rounds, and its values with it. With
-    `schedule=steady` only the rounds count in which a layer was shared, and their mean. The server averages
-    all layers; a client starts its training and predicts with (eqs. 4 and 5)
+    The k layers with the most conflicts are personal, :math:`\mathbb{L}_p`: on average over the rounds in which they
+    were shared, and as long as they have any (remark 5.4): one among the newest updates, as many as there are clients,
+    which with all clients in every round are this round's. The paper counts this round's alone (preset `paper`); but
+    clients that keep a layer no longer pull it apart, so that it then loses its place every few rounds, and its values
+    with it. `schedule=cumulative` adds up all rounds so far. The server averages all layers; a client starts its
+    training and predicts with (eqs. 4 and 5)
 
     .. math:: \theta_{l,u} = \text{its own last value if } l \in \mathbb{L}_p, \text{ else the average.}
 
@@ -115,9 +115,9 @@ class FedLAG(ComparesUpdates):
         None, min=0, tuned="null,0,5,30", help="rounds without personal layers; none is a tenth of the rounds, 1 to 30"
     )
     schedule: str = option(
-        "cumulative",
-        choices=("cumulative", "steady", "dynamic", "static"),
-        help="choose after every round by all conflicts so far, those while shared, or this round's; or once, by all",
+        "steady",
+        choices=("steady", "cumulative", "dynamic", "static"),
+        help="choose after every round by the conflicts while shared, all so far, or this round's; or once, by all",
     )
     choose: str = option(
         "conflicts",
@@ -295,10 +295,11 @@ class FedLAG(ComparesUpdates):
         conflicts = {unit: float(count_conflicts(found.cosines, self.xi)) for unit, found in angles.items()}  # eq. 3
         known = {unit for unit, chosen in server[PERSONAL].items() if bool(chosen)}
         if self.schedule == "steady":
-            score, rounds = average_conflicts(server[SCORE], server[ROUNDS], conflicts, known)
+            total, rounds = add_shared_conflicts(server[SCORE], server[ROUNDS], conflicts, known)
+            score = {unit: each / max(1.0, rounds[unit]) for unit, each in total.items()}
             after[ROUNDS] = numbers(ctx, rounds)
         else:
-            score = add_conflicts(server[SCORE], conflicts, self.schedule, self.ema)
+            score = total = add_conflicts(server[SCORE], conflicts, self.schedule, self.ema)
         quiet = count_quiet(server[QUIET], conflicts, len(senders))
         personal, k = known, self.count(len(score))
         if ctx.round >= self.warmup_of(ctx) and (self.schedule != "static" or not known):
@@ -309,7 +310,7 @@ class FedLAG(ComparesUpdates):
         return {
             **after,
             CONFLICTS: numbers(ctx, conflicts),
-            SCORE: numbers(ctx, score),
+            SCORE: numbers(ctx, total),
             QUIET: numbers(ctx, quiet),
             PERSONAL: numbers(ctx, {unit: unit in personal for unit in score}),
             CHANGES: {"count": server[CHANGES]["count"] + count_change(ctx, known, personal)},

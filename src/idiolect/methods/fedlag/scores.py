@@ -47,21 +47,18 @@ def add_conflicts(before: Tree, conflicts: Mapping[str, float], schedule: str, e
     return {unit: old * float(before[unit]) + new * count for unit, count in conflicts.items()}
 
 
-def average_conflicts(
+def add_shared_conflicts(
     before: Tree, rounds: Tree, conflicts: Mapping[str, float], personal: set[str]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The mean of each layer's conflicts over the rounds in which it was shared, and how many these are. While it is
-    personal its clients no longer oppose each other, so what they do then says nothing, and its score stays.
+    """Each layer's conflicts in the rounds in which it was shared, and how many these are. While it is personal its
+    clients no longer oppose each other, so what they do then says nothing, and its score, the mean, stays.
 
     >>> shared = {unit: torch.tensor(1.0) for unit in ("a", "b")}
-    >>> average_conflicts({"a": torch.tensor(4.0), "b": torch.tensor(4.0)}, shared, {"a": 0.0, "b": 0.0}, {"a"})
-    ({'a': 4.0, 'b': 2.0}, {'a': 1.0, 'b': 2.0})
+    >>> add_shared_conflicts({"a": torch.tensor(4.0), "b": torch.tensor(4.0)}, shared, {"a": 0.0, "b": 1.0}, {"a"})
+    ({'a': 4.0, 'b': 5.0}, {'a': 1.0, 'b': 2.0})
     """
     counts = {unit: float(rounds[unit]) + (unit not in personal) for unit in conflicts}
-    scores = {unit: float(before[unit]) for unit in conflicts}
-    for unit in conflicts.keys() - personal:
-        scores[unit] += (conflicts[unit] - scores[unit]) / counts[unit]
-    return scores, counts
+    return {unit: float(before[unit]) + count * (unit not in personal) for unit, count in conflicts.items()}, counts
 
 
 def count_quiet(before: Tree, conflicts: Mapping[str, float], uploads: int) -> dict[str, float]:
@@ -80,7 +77,7 @@ def count_change(ctx: RoundContext, before: set[str], now: set[str]) -> float:
     if ctx.round == ctx.rounds - 1:
         warnings.warn(
             "fedlag: the personal layers changed in the last round, so that the last models were never trained as "
-            "they are; look at the selected round, or let schedule=cumulative choose",
+            "they are; look at the selected round, or let schedule=steady choose",
             stacklevel=2,
         )
     return 1.0
