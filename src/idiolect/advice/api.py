@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Unpack
@@ -66,7 +67,7 @@ class Advice:
     @property
     def best(self) -> str:
         """The method to use: the winner of the race, or the first by the rules where nobody won."""
-        return self.winner or self.recommended[0].method
+        return self.winner or next((choice.method for choice in self.recommended), "local")
 
     @property
     def winner(self) -> str | None:
@@ -90,6 +91,8 @@ class Advice:
     def sentence(self) -> str:
         """The advice in one sentence."""
         names = ", ".join(choice.method for choice in self.recommended)
+        if not names and self.winner is None:
+            return "Start with local: none of the methods that suit these clients by the rules can run here."
         if self.race is None:
             return f"Start with {names}: they suit these clients by the rules, which no race has verified."
         if self.winner is None:
@@ -202,13 +205,18 @@ class Study:
         check_needs(make_plan(replace(self.config, method=describe(built)), objects))
         return built
 
+    def try_build(self, method: str) -> Method | None:
+        """A method, if it can run here."""
+        with suppress(IdiolectError):
+            return self.build(method)
+        return None
+
     @cached_property
     def schedule(self) -> RaceSchedule:
         """The race as planned, timed by a few rounds."""
         names = dict.fromkeys([*(choice.method for choice in self.advice.recommended), *REFERENCES])
-        return plan_race(
-            [self.build(name) for name in names], self.plan, self.engine, self.rounds, self.budget, self.config.select
-        )
+        methods = [method for name in names if (method := self.try_build(name))]
+        return plan_race(methods, self.plan, self.engine, self.rounds, self.budget, self.config.select)
 
     def run_race(self, reporter: Reporter | None = None) -> Advice:
         """The advice after the race."""

@@ -111,7 +111,7 @@ def render(study: Study, folders: Sequence[str | Path], target: float, watch: Ca
         rounds=rounds_table(study) if single and len(study.seeds) == 1 else None,
         first=[pictures["Leaderboard"].pop(0)] if pictures["Leaderboard"] else [],
         notes=study.notes,
-        protocol=protocol_lines(study.comparison),
+        protocol=[*protocol_lines(study.comparison), *study.names],
         leaderboard=tables[1:] if single and len(study.seeds) == 1 else tables,
         footnotes=footnotes(study.comparison),
         curves=curves,
