@@ -1,5 +1,6 @@
 """What methods cost over FedAvg in time of the processor, for machines that are busy with other work: whole rounds on
-an MLP in one process, in stacks, split into training, the server's step, and evaluation with the messages.
+an MLP, written as a class, in one process and in stacks, split into training, the server's step, and evaluation with
+the messages. `--profile` also prints where that time goes.
 
     python benchmarks/cpu_costs.py
     python benchmarks/cpu_costs.py --methods "fedprox, ditto" --clients 32 --rounds 9
@@ -8,16 +9,21 @@ an MLP in one process, in stacks, split into training, the server's step, and ev
 from __future__ import annotations
 
 import argparse
+import cProfile
+import pstats
 import time
 from pathlib import Path
 from statistics import median
 
 import torch
+import torch.nn.functional as F
 from ours import make_plan
 from ratios import show
-from workload import federation, find_work, network
+from torch import Tensor, nn
+from workload import federation, find_work
 
 from idiolect.contract import Slots
+from idiolect.core.allocator import tune_allocator
 from idiolect.core.expressions import split
 from idiolect.data import Federation
 from idiolect.engines.client_evaluation import evaluate_group
@@ -29,12 +35,24 @@ METHODS = "fedprox, ditto, scaffold, pfedme, fedlag, lgmix, flayer, fedfac, pfed
 CHUNK, GROUP = 13, 8  # of training and of evaluation, as with 100 clients
 
 
+class MLP(nn.Module):
+    """784-200-10, as people write it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(784, 200), nn.Linear(200, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        return self.head(F.relu(self.body(x.flatten(1))))  # type: ignore[no-any-return]
+
+
 class Rounds:
     """A method's rounds, all of them in this process."""
 
     def __init__(self, data: Federation, method: str) -> None:
         torch.manual_seed(0)
-        self.plan = make_plan(network(WORK, data), data, WORK.batch, method)
+        self.plan = make_plan(MLP(), data, WORK.batch, method)
         self.server = first_server(self.plan.server(0))
         self.states: dict[int, Slots | None] = dict.fromkeys(self.plan.participants(0))
         self.number = -self.plan.method.needs.setup_rounds
@@ -65,8 +83,10 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    tune_allocator()  # as in workers
     data = federation(WORK, options.clients)
     running = {name: Rounds(data, name) for name in ("fedavg", *split(options.methods))}
     for each in running.values():
@@ -84,6 +104,11 @@ def main() -> None:
         rows.append({"": name, "over FedAvg": total, "training": training, "server": server, "the rest": rest})
     title = f"{WORK.name}, {options.clients} clients, {options.rounds} rounds: time of the processor over FedAvg's"
     show(title, rows, options.out / "cpu costs.json")
+    for name, each in running.items() if options.profile else ():
+        print(f"\n{name}")
+        with cProfile.Profile(time.process_time) as profile:
+            each.round()
+        pstats.Stats(profile).strip_dirs().sort_stats("tottime").print_stats(24)
 
 
 if __name__ == "__main__":

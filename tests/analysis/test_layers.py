@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from idiolect.analysis import kernel_mask, layer_rates, top_fraction_mask, upload_fractions
+from idiolect.analysis.layers import largest, select
 from idiolect.core.errors import InputError, OptionError
 
 
@@ -129,3 +130,19 @@ def test_a_kernel_mask_needs_kernels_and_a_share():
         kernel_mask(torch.zeros(2, 2), 0.5)
     with pytest.raises(OptionError, match="fraction is 0"):
         kernel_mask(torch.zeros(2, 2, 3), 0.0)
+
+
+@pytest.mark.parametrize("count", [1, 40, 99])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_every_way_of_choosing_the_largest_chooses_the_same(dtype, count):
+    """With ties, with infinities, along any axis of a stack, and while something is differentiated."""
+    draw = torch.Generator().manual_seed(0)
+    values = torch.randn(3, 4, 25, generator=draw).mul(3).round().to(dtype)
+    values[0, 0, :2] = torch.inf
+    expected = torch.stack([select(row.abs().flatten(), count).view(4, 25) for row in values])
+    assert torch.equal(torch.func.vmap(lambda row: largest(row, count))(values), expected)
+    turned = torch.func.vmap(lambda row: largest(row.T, count), 2, 2)(values.permute(1, 2, 0)).permute(2, 1, 0)
+    assert turned.sum((1, 2)).tolist() == [count] * 3
+    assert torch.equal(largest(values[0].clone().requires_grad_(), count), expected[0])
+    grad = torch.func.grad(lambda row: (row * largest(row, count)).sum())(values[1].float())
+    assert torch.equal(grad, largest(values[1].float(), count).float())

@@ -31,6 +31,34 @@ def test_several_classes_are_scored_as_scikit_learn_does():
     )
 
 
+@pytest.mark.parametrize("classes", [2, 3, 9])
+def test_scores_have_the_bits_of_scikit_learn(classes):
+    """Also with ties, and with classes and samples that are few."""
+    draw = torch.Generator().manual_seed(classes)
+    for samples in range(2, 40, 3):
+        outputs = torch.randn(samples, classes, generator=draw)
+        outputs = (2 * outputs).round() if samples % 2 else outputs
+        y = torch.randint(0, classes, (samples,), generator=draw)
+        chances, truth = outputs.double().softmax(1).numpy(), y.numpy()
+        found = outputs.argmax(1).numpy()
+        assert METRICS["macro_f1"](outputs, y) == sklearn.metrics.f1_score(truth, found, average="macro")
+        margin = (outputs[:, 1] - outputs[:, 0]).double().numpy()
+        if classes == 2 and (truth.any() or (margin > 0).any()):
+            assert METRICS["f1"](outputs, y) == sklearn.metrics.f1_score(truth, margin > 0)
+        if len(kinds := np.unique(truth)) > 1:
+            scores = {1: margin} if classes == 2 else {kind: chances[:, kind] for kind in kinds}
+            areas = [sklearn.metrics.roc_auc_score(truth == kind, score) for kind, score in scores.items()]
+            assert METRICS["auc"](outputs, y) == np.mean(areas)
+        targets = torch.randn(samples, classes, generator=draw).round()
+        targets[:, 0] = 1.0
+        assert METRICS["r2"](outputs, targets) == sklearn.metrics.r2_score(targets.double(), outputs.double())
+
+
+def test_a_score_that_is_not_finite_has_no_area():
+    assert math.isnan(METRICS["auc"](torch.tensor([[math.inf], [0.0]]), torch.tensor([1, 0])))
+    assert math.isnan(METRICS["auc"](torch.tensor([[math.nan], [0.0]]), torch.tensor([1, 0])))
+
+
 def test_one_logit_is_scored_like_two():
     two = torch.cat([torch.zeros_like(ONE), ONE], 1)
     for y in (YES, YES.float()):

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,7 +85,8 @@ def layer_rates(
 
 def largest(values: Tensor, count: int) -> Tensor:
     """True for exactly so many values, those of largest magnitude; of equal ones the lowest flat indices are taken. By
-    partial selection, which takes time in proportion to the number of values.
+    partial selection, which takes time in proportion to the number of values; NumPy's is several times as fast as
+    PyTorch's.
 
     >>> largest(torch.tensor([[0.1, -3.0], [2.0, -2.0]]), 2)
     tensor([[False,  True],
@@ -91,11 +94,40 @@ def largest(values: Tensor, count: int) -> Tensor:
     """
     if count <= 0 or count >= values.numel():
         return torch.full_like(values, count > 0, dtype=torch.bool)
-    magnitude = values.abs().flatten()
+    magnitude = values.detach().abs().flatten()
+    numpy_has_it = magnitude.device.type == "cpu" and magnitude.dtype in (torch.float32, torch.float64)
+    return (largest_of_row(magnitude, count) if numpy_has_it else select(magnitude, count)).reshape(values.shape)
+
+
+def select(magnitude: Tensor, count: int) -> Tensor:
+    """`largest` of a vector of magnitudes."""
     threshold = magnitude.kthvalue(len(magnitude) - count + 1).values
     above, tied = magnitude > threshold, magnitude == threshold
     room = count - above.sum()
-    return (above | (tied & (tied.cumsum(0, dtype=torch.int32) <= room))).reshape(values.shape)
+    return above | (tied & (tied.cumsum(0, dtype=torch.int32) <= room))
+
+
+@torch.library.custom_op("idiolect::largest", mutates_args=())
+def largest_of_row(magnitude: Tensor, count: int) -> Tensor:
+    """The same by NumPy."""
+    return largest_of_rows(magnitude[None], count)[0]
+
+
+@largest_of_row.register_vmap
+def largest_of_traced(info: Any, in_dims: Any, magnitude: Tensor, count: int) -> tuple[Tensor, int]:
+    """The same for all clients that `torch.func.vmap` traces as one."""
+    return largest_of_rows(magnitude.movedim(in_dims[0], 0), count), 0
+
+
+def largest_of_rows(magnitudes: Tensor, count: int) -> Tensor:
+    """The same for every row."""
+    made = torch.empty(magnitudes.shape, dtype=torch.bool)
+    for row, mask in zip(magnitudes.numpy(), made.numpy(), strict=True):
+        at = len(row) - count
+        threshold = np.partition(row, at)[at]
+        np.greater(row, threshold, out=mask)
+        mask[np.flatnonzero(row == threshold)[: count - np.count_nonzero(mask)]] = True
+    return made
 
 
 def top_fraction_mask(change: Tensor, fraction: float) -> Tensor:

@@ -65,6 +65,13 @@ class Given(NamedTuple):
     dtype: torch.dtype
 
 
+class Number(NamedTuple):
+    """An argument that is a number. Its type decides that of what comes out, but to Python 2 and 2.0 are one key."""
+
+    kind: type
+    value: float
+
+
 def compute_unknown(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
     """What a function gives, of which no more is known than shapes and what it depends on."""
     needs = set[str]()
@@ -73,13 +80,17 @@ def compute_unknown(func: Callable[..., Any], args: Any, kwargs: Mapping[str, An
         if isinstance(leaf, Symbol):
             needs.update(leaf.needs)
             leaf = leaf.bare
-        return Given(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf
+        if isinstance(leaf, Tensor):
+            return Given(leaf.shape, leaf.dtype)
+        return Number(type(leaf), leaf) if isinstance(leaf, bool | int | float) else leaf
 
     given = map_nested(describe, list(args)), map_nested(describe, list(kwargs.items()))
     result = compute_shapes(func, *given)
     if func.__name__.endswith("_") and not func.__name__.startswith("_"):  # in place
         if not isinstance(args[0], Symbol):
             raise TypeError(f"{func.__name__} writes what is not known into a tensor")
+        if (result.shape, result.dtype) != (args[0].bare.shape, args[0].bare.dtype):
+            raise TypeError(f"{func.__name__} changes the shape of a tensor in place")
         args[0].terms, args[0].needs = None, args[0].needs | needs
         return args[0]
     return map_nested(lambda leaf: make_symbol(leaf, None, needs) if isinstance(leaf, Tensor) else leaf, result)
@@ -87,8 +98,14 @@ def compute_unknown(func: Callable[..., Any], args: Any, kwargs: Mapping[str, An
 
 @lru_cache(4096)
 def compute_shapes(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What a function gives for tensors without values."""
-    empty = partial(map_nested, lambda leaf: make_empty(*leaf) if isinstance(leaf, Given) else leaf)
+    """What a function gives for tensors without values, which are its own: it may change their shapes in place."""
+
+    def make(leaf: Any) -> Any:
+        if isinstance(leaf, Given):
+            return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
+        return leaf.value if isinstance(leaf, Number) else leaf
+
+    empty = partial(map_nested, make)
     return func(*empty(args), **dict(empty(kwargs)))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,8 +21,10 @@ from ..contract.gradients import Autograd
 from ..core.tree import Tree
 from ..task.network import Net
 from ..task.task import Batch, Scored, Task
+from .compiling import compile_alone
 from .dense_reading import ADD, GELU, LINEAR, MEAN, NORM, RELU, Operation, read_dense
 from .observing import agree
+from .processor import has_numba
 
 log = logging.getLogger("idiolect")
 
@@ -235,11 +236,20 @@ def read_and_check(task: Task) -> Dense | None:
         return None
     dense = Dense(operations)
     if {(leaf.dtype, leaf.device.type) for leaf in task.net.params.values()} == {(torch.float32, "cpu")}:
-        with suppress(ImportError):
-            from .dense_compiled import CompiledDense
-
-            dense = CompiledDense(operations)
+        dense = compiled_form(operations) or dense
     return dense if computes(dense, task.twin()) else None
+
+
+def compiled_form(operations: tuple[Operation, ...]) -> Dense | None:
+    """A dense network whose steps are compiled; None without numba."""
+    if not has_numba():
+        return None
+    try:
+        from .dense_compiled import CompiledDense
+    except ImportError as error:  # it is there, but does not work
+        log.warning("PyTorch computes the steps of dense networks, since numba cannot be loaded: %s", error)
+        return None
+    return CompiledDense(operations)
 
 
 def computes(dense: Dense, task: Task) -> bool:
@@ -252,7 +262,8 @@ def computes(dense: Dense, task: Task) -> bool:
     except Exception:  # whatever a module does
         return False
     try:
-        found = dense.grad("params", params, batch, None)
+        with compile_alone():
+            found = dense.grad("params", params, batch, None)
     except Exception as error:
         log.warning("PyTorch computes this network's steps, since faster ones failed: %s", error)
         return False

@@ -1,6 +1,6 @@
 """Losses and metrics by name, and what fits a model's outputs to its targets. A loss gives one value
-per sample; a metric gives one number for all samples of a client. SciPy and scikit-learn, which take long to import,
-are imported where they are used."""
+per sample; a metric gives one number for all samples of a client. SciPy, which takes long to import, is imported where
+it is used."""
 
 from __future__ import annotations
 

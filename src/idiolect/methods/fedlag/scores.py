@@ -33,7 +33,8 @@ def measure_angles(updates: Iterable[Tensor], size: int | None) -> Angles:
     rows, norms = [], []
     for update in updates:
         # A common length changes no angle, but spares the squares of huge and of tiny updates.
-        longest = update.abs().amax().clamp_min(torch.finfo(update.dtype).tiny)
+        least, most = update.aminmax()
+        longest = torch.maximum(-least, most).clamp_min(torch.finfo(update.dtype).tiny)
         row = update / longest
         norms.append(longest.double() * row.double().norm())
         rows.append(row if size is None else sketch(row, size))

@@ -123,7 +123,9 @@ def is_unknown(name: str, work: Slots, after: Slots) -> Tensor:
 
 def differ(a: Tensor, b: Tensor | None) -> Tensor:
     """Whether two leaves differ anywhere; yes if there is only one."""
-    return torch.ones_like(a, dtype=torch.bool).any() if b is None else (a != b).any()
+    if b is None or a is b:
+        return torch.full((), b is None, dtype=torch.bool, device=a.device)
+    return (a != b).any()
 
 
 def update_of(names: Sequence[str], upload: Upload, start: Tree) -> Tensor:

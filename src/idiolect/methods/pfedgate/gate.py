@@ -46,8 +46,8 @@ class Norm(nn.Module):
         var = share @ (apart if variances is None else apart + variances)
         count = total * positions
         running = var * count / (count - 1).clamp_min(1.0) if unbiased else var
-        self.running_mean.lerp_(mean.detach(), NEWEST)
-        self.running_var.lerp_(running.detach(), NEWEST)
+        for old, new in ((self.running_mean, mean), (self.running_var, running)):
+            old.copy_(torch.lerp(old, new.detach(), NEWEST))  # `lerp_` would go client by client in a stack
         return mean, var
 
 
