@@ -29,7 +29,7 @@ from .partitions.base import Assignment, Partition, content_hash, divide, partit
 from .preparing import Preparation, Prepared
 from .samples import Inputs, Samples, digest_rows
 from .several import lay_out
-from .splits import SHARES, SPLITS, Indices, check_seed, check_shares, cut, hold_out
+from .splits import SHARES, SPLITS, Indices, Unseen, check_seed, check_shares, cut, hold_out
 from .transforms import Transforms
 
 
@@ -185,7 +185,7 @@ class Federation:
         seed: int = 0,
         name: str = "custom",
         classes: int | None = None,
-        unseen: float = 0.0,
+        unseen: Unseen = 0.0,
         public: Any = None,
         class_names: Sequence[str] | None = None,
         feature_names: Sequence[str] | None = None,
@@ -203,7 +203,7 @@ class Federation:
             seed: determines the splits and the held-out clients.
             name: a name for tables.
             classes: number of classes; found from whole-numbered targets if not given.
-            unseen: share of clients that never train.
+            unseen: share of clients that never train, or their names.
             public: samples that everybody may see, as a tuple (x, y) or a dataset.
             class_names: names of the classes, from label 0 on; where labels are text, these are their names.
             feature_names: names of the numbers of a sample.
@@ -253,7 +253,7 @@ class Federation:
         split: Sequence[float] = SHARES,
         seed: int = 0,
         name: str = "pool",
-        unseen: float = 0.0,
+        unseen: Unseen = 0.0,
         classes: int | None = None,
         public: Any = None,
         words: int | None = None,
@@ -299,11 +299,11 @@ class Federation:
             splits.append([torch.from_numpy(index[parts[which]]) for which in SPLITS])
         prepared = None
         if preparation is not None:
-            x, public, prepared = _prepare(preparation, x, public, titles, splits, hold_out(len(titles), unseen, seed))
+            x, public, prepared = _prepare(preparation, x, public, titles, splits, hold_out(titles, unseen, seed))
             names = replace(names, features=prepared.inputs)
         if lexicon:
             trained = [
-                parts[0].numpy() for at, parts in enumerate(splits) if at not in hold_out(len(titles), unseen, seed)
+                parts[0].numpy() for at, parts in enumerate(splits) if at not in hold_out(titles, unseen, seed)
             ]
             assert layout is not None
             x, known = keep_trained(x, layout, lexicon, np.concatenate(trained))
@@ -327,7 +327,7 @@ class Federation:
         partition: str,
         partition_hash: str,
         public: Any,
-        unseen: float,
+        unseen: Unseen,
         seed: int,
         words: int | None = None,
         names: Naming = UNNAMED,
@@ -349,7 +349,7 @@ class Federation:
         shown = None if public is None else arrays.pair(public, "the public data")
         if shown:
             check_public(shown, clients)
-        never_train = hold_out(len(clients), unseen, seed)
+        never_train = hold_out([client.name for client in clients], unseen, seed)
         return cls(
             tuple(clients),
             name,

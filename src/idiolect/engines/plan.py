@@ -98,6 +98,7 @@ class Plan:
         eval_global: also evaluate the shared model itself, on every client's data.
         eval_clients: how many clients are evaluated, of those that take part and of those that never do; None is all.
         built_by: for each network the expression that builds it; "" of one that was given built.
+        known_facts: the samples and class counts of clients whose data are elsewhere.
     """
 
     method: Method
@@ -111,6 +112,7 @@ class Plan:
     eval_global: bool = False
     eval_clients: int | None = None
     built_by: tuple[str, ...] = ()
+    known_facts: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         reason = self.method.refuses.other_networks
@@ -255,6 +257,8 @@ class Plan:
 
     def facts(self, index: int) -> tuple[Tensor, Tensor]:
         """How many training samples a client has, and how many of each class."""
+        if index in self.known_facts:
+            return self.known_facts[index]
         if index not in self._facts:
             part = self.part(index, "train")
             y = part.client.y[part.positions]  # counted where the data are, which costs no wait for a device

@@ -145,7 +145,7 @@ def count_clients(config: Config) -> int:
 
 def choose_unseen(config: Config) -> frozenset[int]:
     """Choose the clients that never train."""
-    return hold_out(count_clients(config), config.unseen, config.seed)
+    return hold_out(number_names(count_clients(config)), config.unseen, config.seed)
 
 
 def make_placeholders(

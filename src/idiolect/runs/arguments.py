@@ -24,7 +24,7 @@ class Conditions(TypedDict, total=False):
 
     partition: str | None
     clients: int | None
-    unseen: float
+    unseen: float | str | Sequence[str]
     split: Sequence[float] | None
     head: str | None
     participation: float

@@ -62,7 +62,7 @@ def require_objects(folder: Path, settings: Mapping[str, Any], objects: Mapping[
         listing = ", ".join(f"{name}=..." for name in missing)
         raise RunFolderError(
             f"{folder} was started in Python with own {', '.join(missing)}; call it there again with {listing};"
-            f" idiolect.read({str(folder)!r}) reads its scores, and the models that it kept, without them"
+            f" idiolect.load({str(folder)!r}) opens its scores and models without them"
         )
     named = [name for name, value in settings.items() if value == OWN and isinstance(objects[name], str)]
     if named:

@@ -50,7 +50,9 @@ class Config(Options):
         None, help="how data are dealt to clients; none is natural groups, else dirichlet:0.1; or file.py:function"
     )
     clients: int | None = option(None, min=1, help="number of clients; none is 20, or all natural groups")
-    unseen: float = option(0.0, min=0.0, below=1.0, help="share of clients that never train")
+    unseen: float | tuple[str, ...] = option(
+        0.0, min=0.0, below=1.0, help="share of clients that never train, or their names, as in 'ward 3, ward 7'"
+    )
     split: tuple[float, ...] | None = option(
         None,
         min=0.0,
@@ -193,10 +195,28 @@ def read_values(values: Mapping[str, Any]) -> Config:
                 f"there is no setting {name!r}.{did_you_mean(str(name), options_of(Config))} "
                 f"Settings: {', '.join(options_of(Config))}; options of the method are written method.NAME."
             )
+    if "unseen" in values:
+        values = {**values, "unseen": read_unseen(values["unseen"])}
     config: Config = make(Config, values)
     if config.split and (abs(sum(config.split) - 1) > 1e-6 or len(config.split) != 3 or config.split[0] <= 0):
         raise InputError(f"split={list(config.split)} must be three shares (train, validation, test) that sum to 1")
     return config
+
+
+def read_unseen(written: Any) -> Any:
+    """A share as a number, names as a list; in a text these are split at commas.
+
+    >>> read_unseen("0.2"), read_unseen("ward 3, ward 7"), read_unseen([3, "ü"]), read_unseen("['a, b']")
+    (0.2, ['ward 3', 'ward 7'], ['3', 'ü'], ['a, b'])
+    """
+    if isinstance(written, str):
+        text = written.strip()
+        known = value(text) if text.startswith("[") else text
+        try:
+            return float(known) if isinstance(known, str) else [str(name) for name in known]
+        except ValueError:
+            return [name.strip() for name in text.split(",") if name.strip()]
+    return [str(name) for name in written] if isinstance(written, list | tuple) else written
 
 
 _TEXT = {name for name, info in options_of(Config).items() if str in info.types}

@@ -92,7 +92,7 @@ def describe_dealing(data: Federation, given: Mapping[str, Any]) -> dict[str, An
     share = len(data.unseen) / len(data)
     holds = {"partition": data.partition, "clients": len(data), "unseen": share, "public": data.public and IN_DATA}
     for name, value in given.items():
-        usual = isinstance(value, str | int | float) and value in (getattr(Config, name), holds.get(name))
+        usual = isinstance(value, str | int | float | tuple) and value in (getattr(Config, name), holds.get(name))
         if value is not None and not usual:
             raise InputError(
                 f"{name} cannot be given beside a Federation, which is already dealt and split; leave it out, or give"
@@ -137,7 +137,7 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
     objects = build_by_labels(config, objects, data)
     tasks = resolve_tasks(config, objects, data)
     for task in tasks:
-        _place(task, config)
+        place(task, config)
         method.check(task)
     if config.precision == "bf16" and not has_bf16(config.device):
         log.warning("this processor has no instructions for bf16, which will be many times slower than fp32")
@@ -145,6 +145,21 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
         raise InputError(
             f"{method.name} needs public data, which everybody sees; give a source or a share, as in public=0.1"
         )
+    networks = resolve_networks(objects.get("model_of") or (), data, len(tasks))
+    names = built_by * len(tasks) if len(built_by) == 1 else built_by
+    return assemble_plan(config, objects, method, data, tasks, networks, names)
+
+
+def assemble_plan(
+    config: Config,
+    objects: Mapping[str, Any],
+    method: Method,
+    data: Federation,
+    tasks: tuple[Task, ...],
+    networks: tuple[int, ...],
+    built_by: Sequence[str],
+) -> Plan:
+    """The plan of a configuration whose parts are there."""
     return Plan(
         method=method,
         tasks=tasks,
@@ -164,15 +179,15 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
             device=config.device,
         ),
         participation=config.participation,
-        networks=resolve_networks(objects.get("model_of") or (), data, len(tasks)),
+        networks=networks,
         after_local=config.after_local,
         eval_global=config.eval_global,
         eval_clients=config.eval_clients,
-        built_by=tuple(built_by * len(tasks) if len(built_by) == 1 else built_by),
+        built_by=tuple(built_by),
     )
 
 
-def _place(task: Task, config: Config) -> None:
+def place(task: Task, config: Config) -> None:
     """Move a network to the device, in the precision that is asked for."""
     try:
         torch.zeros(1, device=config.device).tolist()
