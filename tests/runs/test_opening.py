@@ -1,4 +1,4 @@
-"""A run's folder is opened without its data: scores, summary and models of every method; what needs data asks for it."""
+"""A run's folder is opened without its data: scores and models of every method; what needs data asks for it."""
 
 import shutil
 
@@ -100,7 +100,7 @@ def test_an_edited_setting_or_method_is_refused(tmp_path):
     run("ditto", tmp_path / "r")
     path = tmp_path / "r" / "config.yaml"
     path.write_text(path.read_text().replace("lr: 0.1", "lr: 0.2"))
-    with pytest.raises(RunFolderError, match="lr: 0.1 there, 0.2 now"):
+    with pytest.raises(RunFolderError, match=r"lr: 0\.1 there, 0\.2 now"):
         idiolect.load(tmp_path / "r")
     with pytest.raises(InputError, match="'lr' cannot be given for a run that is there already"):
         idiolect.load(tmp_path / "r", lr=0.2)

@@ -302,9 +302,7 @@ class Federation:
             x, public, prepared = _prepare(preparation, x, public, titles, splits, hold_out(titles, unseen, seed))
             names = replace(names, features=prepared.inputs)
         if lexicon:
-            trained = [
-                parts[0].numpy() for at, parts in enumerate(splits) if at not in hold_out(titles, unseen, seed)
-            ]
+            trained = [parts[0].numpy() for at, parts in enumerate(splits) if at not in hold_out(titles, unseen, seed)]
             assert layout is not None
             x, known = keep_trained(x, layout, lexicon, np.concatenate(trained))
             words, names = len(known), replace(names, words=known)

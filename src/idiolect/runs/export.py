@@ -81,7 +81,7 @@ class Personal:
         return self.plan.method.needs.eval_batch if predicts_its_own_way(self.plan.method) else None
 
     def inputs(self, count: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the model for some inputs as the client has them; if it has fewer, they come again. Inputs that
+        """The arguments of the model for some inputs as the client has them; if it has fewer, they come again. They
         are nobody's where the data are elsewhere."""
         if isinstance(self.plan.data, DescribedFederation):
             return self.nobodys_inputs(count)

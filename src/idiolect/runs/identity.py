@@ -219,9 +219,10 @@ def require_code(store: Store, plan: Plan, config: Config, folder: Path, given: 
     code = {**known["code"], "method": _method_code(plan.method)}
     if {"model", "models"} & set(given):
         code["model"] = fingerprint([task.module for task in plan.tasks], tensors=False)
-    code |= {
-        name: fingerprint(value) for name, value in (("loss", full.loss_fn), ("metrics", full.metrics)) if name in given
-    }
+    if "loss" in given:
+        code["loss"] = fingerprint(full.loss_fn)
+    if "metrics" in given:
+        code["metrics"] = fingerprint(full.metrics)
     now = {"config": _settings(config, plan.method), "code": code}
     require_same(folder, "a run", differences(known, now), advice)
 

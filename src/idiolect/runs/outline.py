@@ -185,7 +185,7 @@ def _open_task(
         for name, higher in plain["metrics"].items()
     }
     try:
-        given = resolve_model(models[number], data, config.seed) if len(models) > number else None
+        given = resolve_model(models[number], data, config.seed_of("init")) if len(models) > number else None
         module = copy.deepcopy(build_network(plain, described, given))
     except ModelError as error:
         return MissingTask(plain, metrics, folder, str(error).partition(";")[0])

@@ -187,6 +187,7 @@ class Result:
             "refused": facts.refused,
             "refusals": facts.refusals,
             "idle": facts.idle,
+            **({"dropped": facts.dropped, "late": facts.late} if facts.dropped or facts.late else {}),
             "seconds": round(facts.seconds, 3),
             "server_mb": round(facts.server_mb, 3),
             "peak_memory_mb": round(facts.peak_memory_mb, 1),

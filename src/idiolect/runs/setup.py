@@ -20,12 +20,15 @@ from ..contract import Method, Training
 from ..contract import methods as registry
 from ..core.code import name_code
 from ..core.errors import InputError, ModelError, UnknownNameError
+from ..core.names import visible
 from ..core.options import did_you_mean
+from ..core.ranges import parse_ranges
 from ..core.registry import describe
 from ..data import Client, Federation
 from ..data import load as load_data
 from ..data.transforms import build_transforms
 from ..engines import Plan
+from ..engines.presence import Presence
 from ..kernels import has_bf16
 from ..models import Network, default_model, models
 from ..models import build as build_model
@@ -184,6 +187,9 @@ def assemble_plan(
         eval_global=config.eval_global,
         eval_clients=config.eval_clients,
         built_by=tuple(built_by),
+        presence=resolve_presence(config, data),
+        sampling_seed=config.sampling_seed,
+        init_seed=config.init_seed,
     )
 
 
@@ -197,6 +203,19 @@ def place(task: Task, config: Config) -> None:
             f"device={config.device!r} cannot be used: {str(error).splitlines()[0]}; choose another, such as cpu"
         ) from error
     task.net.precision = torch.bfloat16 if config.precision == "bf16" else None
+
+
+def resolve_presence(config: Config, data: Federation) -> Presence:
+    """When clients are there, by position; an error where a name is none, or nobody ever is there."""
+    names = [client.name for client in data.clients]
+    for name in config.presence or ():
+        if name not in names:
+            raise InputError(f"presence: no client is called {visible(name)!r}.{did_you_mean(name, names)}")
+    rounds = {names.index(name): parse_ranges(at, name) for name, at in (config.presence or {}).items()}
+    presence = Presence(rounds, config.dropout or 0.0, config.stragglers or 0.0)
+    if not any(presence.choose(data.seen, round) for round in range(config.rounds)):
+        raise InputError("presence: in no round is a client there that trains; give some client a round")
+    return presence
 
 
 def resolve_schedule(config: Config, objects: Mapping[str, Any]) -> Schedule:
@@ -217,7 +236,7 @@ def resolve_data(config: Config, objects: Mapping[str, Any]) -> Federation:
         partition=config.partition,
         clients=config.clients,
         split=config.split,
-        seed=config.seed,
+        seed=config.seed_of("partition"),
         unseen=config.unseen,
         public=objects.get("public", config.public),
     )
@@ -226,7 +245,7 @@ def resolve_data(config: Config, objects: Mapping[str, Any]) -> Federation:
 def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) -> tuple[Task, ...]:
     """The model (or models) with loss and metrics, checked against the data."""
     chosen = choose_models(config, objects, data)
-    modules = [resolve_model(model, data, config.seed) for model in chosen]
+    modules = [resolve_model(model, data, config.seed_of("init")) for model in chosen]
     initial = objects.get("initial", config.initial)
     if initial is not None:
         modules = [copy_with_weights(module, initial) for module in modules]
@@ -262,7 +281,7 @@ def build_by_labels(config: Config, objects: Mapping[str, Any], data: Federation
     sizes = sorted({len(client.labels) for client in data.clients})
     if len(sizes) == 1 or "models" in objects or isinstance(model, nn.Module):
         return objects
-    models = [resolve_model(model, replace(data, classes=size), config.seed) for size in sizes]
+    models = [resolve_model(model, replace(data, classes=size), config.seed_of("init")) for size in sizes]
     return {**objects, "models": models, "model_of": [sizes.index(len(client.labels)) for client in data.clients]}
 
 
