@@ -4,7 +4,8 @@ them, beside fine-tuned FedAvg.
     python benchmarks/onboarding.py --out onboarding.png    # prints the table as Markdown, and draws the picture
 
 Digits, 12 clients of few classes, of which 3 never train; every method trains for the same rounds with the same
-learning rate, which is not tuned. Epoch 0 is the model as a new client gets it.
+learning rate, which is not tuned. Epoch 0 is the model as a new client gets it; a method with several phases of
+onboarding, such as head and body in turn, has so many epochs of each.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def by_epochs(expression: str) -> list[float]:
         for index in unseen:
             ctx = plan.context(index, at)
             model = plan.method.personal_model(ctx, gather(ctx, first_client(ctx), message.of(index), training=False))
-            phases = (*plan.method.onboard(ctx), *adapt_phases(ctx))
+            phases = adapt_phases(ctx) or plan.method.onboard(ctx)  # both in a run; here each epoch counts once
             if epochs:
                 phases = tuple(replace(phase, epochs=epochs, steps=None) for phase in phases)
                 adapted, _ = run_phases(plan, ctx, phases, dict(model))

@@ -89,6 +89,16 @@ def test_a_files_size_does_not_depend_on_how_much_data_there_is(files, tmp_path)
         assert abs(len(card[CARD]) - len(other[CARD])) < 200
 
 
+def test_where_the_network_is_all_a_file_holds_its_values_and_nothing_else(runs, files):
+    """So its size is the network's, whatever the data were; the others are measured above."""
+    for text, result in runs.items():
+        values, _ = read_model(files[text][0])
+        if not any(name.startswith("values.") for name in values):
+            module = result.plan.task_of(0).module
+            shapes = {name: leaf.shape for name, leaf in (*module.named_parameters(), *module.named_buffers())}
+            assert {name: leaf.shape for name, leaf in values.items()} == shapes, text
+
+
 def test_the_card_says_what_the_model_is(tmp_path):
     x, y = torch.randn(3, 20, 2), ["no", "yes"] * 10
     data = Federation.from_clients({"a": (x[0], y), "b": (x[1], y), "c": (x[2], y)}, feature_names=["age", "bmi"])

@@ -317,12 +317,11 @@ def find_standing(values: Sequence[Sequence[float]], sign: float) -> tuple[list[
     order.sort(key=lambda row: -sign * _mean(values[row]))
     found: list[list[int]] = []
     for place in (0, 1):
-        below = [values[row] for row in order[place + 1 :]]
-        same = [line for line in below if len(line) == len(values[order[place]])] if len(order) > place else []
-        tests = [compare_pairs(values[order[place]], line) for line in same]
-        stand = bool(tests) and len(same) == len(below)
-        stand = stand and all(p < SIGNIFICANT for p in holm([test.p for test in tests]))
-        found.append([order[place]] if stand and all(sign * test.difference > 0 for test in tests) else [])
+        best, below = values[order[place]] if place < len(order) else [], [values[row] for row in order[place + 1 :]]
+        tests = [compare_pairs(best, line) for line in below if len(line) == len(best)]
+        corrected = holm([test.p for test in tests])
+        beaten = [p < SIGNIFICANT and sign * test.difference > 0 for test, p in zip(tests, corrected, strict=True)]
+        found.append([order[place]] if below and sum(beaten) == len(below) else [])
     return found[0], found[1]
 
 

@@ -63,8 +63,8 @@ class RunRecord:
         path = self.folder / MODELS / name_model_file(index, self.clients[index])
         if not path.is_file():
             raise RunFolderError(
-                f"{self.folder} keeps no models: it was run without save_models=true, or is not finished; open it with"
-                f" its data, idiolect.load({str(self.folder)!r}), whose model() makes them"
+                f"{self.folder} keeps no models: it was run without save_models=true, or is not finished; open it as"
+                f" idiolect.load({str(self.folder)!r}), whose model() makes them"
             )
         return load_model(path, module, trust=trust)
 

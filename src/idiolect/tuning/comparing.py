@@ -112,7 +112,7 @@ def compare_found(
         on=on,
         reporter=reporter,
         budget=budget,
-        **settings,  # type: ignore[arg-type]
+        **settings,
     )
 
 
