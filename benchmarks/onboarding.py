@@ -35,7 +35,8 @@ SETTINGS = {
 def claiming() -> list[str]:
     """The methods that say what an unseen client trains, other than the whole model."""
     chosen = [name for name in methods if methods.get(name).onboard is not Method.onboard]
-    return [name for name in chosen if not methods.build(name).needs.public and not methods.build(name).needs.networks]
+    built = {name: methods.build(name) for name in chosen if name != "finetune"}  # which is the reference
+    return [name for name, method in built.items() if not method.needs.public and not method.needs.networks]
 
 
 def by_epochs(expression: str) -> list[float]:
@@ -68,17 +69,17 @@ def draw(curves: dict[str, list[float]], path: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.2))
+    figure, axes = pyplot.subplots(figsize=(8.4, 4.6))
     for at, (name, values) in enumerate(curves.items()):
-        is_reference = name == REFERENCE
-        style = {"color": "black", "linewidth": 2.5} if is_reference else {"color": pyplot.cm.tab20(at % 20)}
-        axes.plot(range(len(EPOCHS)), [100 * value for value in values], marker="o", label=name, **style)
+        colour, line = pyplot.cm.tab20(at % 20), "--" if at >= 20 else "-"
+        style = {"color": "black", "linewidth": 3} if name == REFERENCE else {"color": colour, "linestyle": line}
+        axes.plot(range(len(EPOCHS)), [100 * value for value in values], marker=".", label=name, **style)
     axes.set_xticks(range(len(EPOCHS)), [str(epochs) for epochs in EPOCHS])
     axes.set_xlabel("epochs on the new client's own data")
     axes.set_ylabel("test accuracy of unseen clients (%)")
-    axes.legend(fontsize=7, ncols=2)
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=90)
 
 
 def main() -> None:
