@@ -151,7 +151,7 @@ def paper_table(
         ranks: also a column with the mean rank over the comparisons.
         marks: bold where the best is better than every other, and underlined where the second is better than all but
             the best: by paired t-tests over seeds with Holm's correction, p < 0.05.
-        digits: behind the point, of scores.
+        digits: behind the point, of scores; by default two of the smallest spread, or as on the page.
         trust: as for `read_study`.
     """
     if spread not in SPREADS:
@@ -237,8 +237,9 @@ def _put_together(
         for name in wanted:
             heads.append(_head(part, name, spread, alone=len(wanted) == 1))
             values = [part.values(method, name) for method in chosen]
+            shown = _count_digits(part, name, values, spread) if digits is None else digits
             for row, line in zip(cells, values, strict=True):
-                row.append(_cell(part, name, line, spread, digits))
+                row.append(_cell(part, name, line, spread, shown))
             if marks and name != "std" and name not in COSTS:
                 first, after = find_standing(values, _sign(part, name))
                 bold |= {(row, len(heads) - 1) for row in first}
@@ -302,6 +303,15 @@ def _cell(part: Part, name: str, values: Sequence[float], spread: str, digits: i
     factor = scale(metric)
     text = f"{factor * mean:.{digits}f}" + ("" if math.isnan(half) else f" ± {factor * half:.{digits}f}")
     return Cell(text, factor * mean, None, None if math.isnan(half) else factor * half)
+
+
+def _count_digits(part: Part, name: str, values: Sequence[Sequence[float]], spread: str) -> int | None:
+    """Digits behind the point, alike for a column: those that show two of the smallest spread; None is the usual."""
+    halves = [spread_over_seeds(line, spread).half for line in values]
+    known = [half for half in halves if half > 0]
+    if unit(_metric(part, name)) or not known:
+        return None
+    return min(9, max(0, 1 - math.floor(math.log10(min(known)))))
 
 
 def find_standing(values: Sequence[Sequence[float]], sign: float) -> tuple[list[int], list[int]]:
