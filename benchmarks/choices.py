@@ -22,6 +22,12 @@ SKEWED = {"partition": "dirichlet:0.1", "clients": 20, "batch_size": 16, "lr": 0
 DIGITS = SKEWED | {"data": "digits", "model": "mlp", "rounds": 40}
 MNIST = SKEWED | {"data": "mnist(samples=3000)", "model": "mlp", "rounds": 30}
 LENET = SKEWED | {"data": "mnist(samples=1000)", "model": "lenet5w", "rounds": 12}
+CONVOLUTIONS = SKEWED | {
+    "data": "mnist(samples=1500)",
+    "model": "lenet5w(channels=[8, 16], dense=[64])",
+    "rounds": 30,
+    "engine": "workers(count=1)",
+}
 DEEP = SKEWED | {"data": "digits", "model": "mlp(hidden=[64, 64, 32])", "rounds": 40}
 RETINA = {
     "data": "retina(side=64)",
@@ -52,7 +58,7 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
             "digits IID, MLP": DIGITS | {"partition": "iid"},
             "digits IID, deeper MLP": DEEP | {"partition": "iid"},
         },
-        ("fedlag(schedule=cumulative)", "fedlag(schedule=steady)", "fedlag(preset=paper)", "fedavg", "local"),
+        ("fedlag(schedule=steady)", "fedlag(schedule=cumulative)", "fedlag(preset=paper)", "fedavg", "local"),
     ),
     "flayer": (
         TWO,
@@ -110,6 +116,26 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
             "pfedgate(scale_max=2, gate_rate=1)",
             "pfedgate(scale_max=1, gate_rate=5)",
             *(f"pfedgate(s={s}, scale_max={n}, gate_rate={rate})" for s in (1, 0.3) for n, rate in ((1, 1), (2, 5))),
+        ),
+    ),
+    "solver": (
+        {
+            name: setting | {"momentum": 0.9, "optimizer_state": "keep", "eval_every": 5}
+            for name, setting in (
+                ("digits, mlp", DIGITS | {"rounds": 20}),
+                ("MNIST, mlp", MNIST | {"data": "mnist(samples=1000)", "rounds": 15}),
+                ("MNIST, convolutions", CONVOLUTIONS),
+                ("MNIST, batch norm", CONVOLUTIONS | {"model": "lenet5w(channels=[8, 16], dense=[64], norm=batch)"}),
+                ("letters, convolutions", CONVOLUTIONS | {"data": "emnist-letters(samples=2400)", "rounds": 60}),
+            )
+        },
+        (
+            "fedavg",
+            "pfedgate(solver=greedy)",
+            "pfedgate(solver=density)",
+            "pfedgate(solver=exact)",
+            "pfedgate(solver=greedy, decimals=1)",
+            "pfedgate(solver=density, fixed=true)",
         ),
     ),
     "retina": ({"retina": RETINA}, ("fedavg", "lgmix", "local")),

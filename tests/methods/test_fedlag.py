@@ -635,23 +635,26 @@ def test_the_dynamic_schedule_chooses_after_every_round():
     assert chosen("fedlag(k=1, xi=0, warmup=0, schedule=dynamic)", APART, OTHER, CALM) == [{"A"}, {"B"}, set()]
 
 
-def test_by_default_all_rounds_so_far_count_but_only_layers_in_conflict_now():
-    """A has 1 conflict after APART, B 2 after OTHER; with one more of A each has 2, and A alone has one now."""
-    assert chosen("fedlag(k=1, xi=0, warmup=0)", APART, OTHER, APART, CALM) == [{"A"}, {"B"}, {"A"}, set()]
-    both = [upload(E[0], E[0]), upload(-E[0], -E[0]), upload(E[1], E[1])]
-    assert chosen("fedlag(k=1, xi=0, warmup=0)", OTHER, APART, both) == [{"B"}, {"A"}, {"B"}]
+def test_the_cumulative_schedule_counts_all_rounds_so_far_but_only_layers_that_still_have_conflicts():
+    """Of five clients three take part, in `all_calm` five. B has 2 conflicts after OTHER, A 1 after each APART; after
+    two of these six updates of B were calm. After APART, OTHER, APART each has 2, and A opposes more."""
+    rule, all_calm = "fedlag(k=1, xi=0, warmup=0, schedule=cumulative)", [*CALM, *CALM][:5]
+    assert chosen(rule, OTHER, APART, APART) == [{"B"}, {"B"}, {"A"}]
+    assert chosen(rule, APART, OTHER, APART) == [{"A"}, {"B"}, {"A"}]
+    assert chosen(rule, APART, CALM, CALM, APART) == [{"A"}, {"A"}, set(), {"A"}]
+    assert chosen(rule, APART, all_calm) == [{"A"}, set()]
 
 
 def test_the_steady_schedule_counts_a_layers_conflicts_only_while_it_is_shared():
     """A is personal with 2 conflicts to 1, and keeps this score; B's mean rises to (1 + 2 + 2) / 3 and stays below.
-    The sum of all rounds would be 4 to 5 by then. A round without conflict frees A, whose next one counts again: its
-    mean is then (2 + 0) / 2, below B's (1 + 2 + 2 + 0 + 2) / 5."""
+    The sum of all rounds would be 4 to 5 by then. Two rounds without conflict (six updates, of four clients) free A;
+    the third counts again: its mean is then (2 + 0) / 2, below B's (1 + 2 + 2 + 0 + 0 + 0 + 2) / 7."""
     first = [upload(E[0], E[0]), upload(-E[0], -E[0]), upload(-E[0], E[1])]
     later = [upload(E[0], E[0]), upload(-E[0], -E[0]), upload(E[1], -E[0])]
     rounds, rules = (first, later, later), "k=1, xi=0, warmup=0, schedule="
     assert chosen(f"fedlag({rules}steady)", *rounds) == [{"A"}, {"A"}, {"A"}]
     assert chosen(f"fedlag({rules}cumulative)", *rounds)[-1] == {"B"}
-    assert chosen(f"fedlag({rules}steady)", *rounds, CALM, OTHER) == [{"A"}, {"A"}, {"A"}, set(), {"B"}]
+    assert chosen(f"fedlag({rules}steady)", *rounds, CALM, CALM, CALM, OTHER)[3:] == [{"A"}, set(), set(), {"B"}]
 
 
 def test_a_round_with_one_upload_keeps_the_choice():
@@ -832,7 +835,7 @@ def test_bad_options_are_refused_when_the_method_is_built():
         "fedlag",
         *("k=-1", "k=0.5", "xi=0.1", "xi=-1", "warmup=-1", "schedule=once", "signal=gradient", "granularity=row"),
         *("tie=any", "allow_zero=2", "attach_norm=following", "ema=1", "ema=-0.1"),
-        *("ema=0.5, schedule=static", "ema=0.5, schedule=cumulative"),
+        *("ema=0.5, schedule=static", "ema=0.5, schedule=steady"),
     )
 
 

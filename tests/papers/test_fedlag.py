@@ -109,7 +109,7 @@ class Rules(NamedTuple):
     """How layers are scored and chosen."""
 
     options: str
-    schedule: str = "cumulative"
+    schedule: str = "steady"
     signal: str = "update"
     granularity: str = "module"
     k: int = 1
@@ -118,10 +118,15 @@ class Rules(NamedTuple):
     first: bool = False
 
 
-def choose(layers: dict, found: dict, total: dict, rules: Rules) -> set[str]:
-    """The k layers with the most conflicts, of those that have one in this round; the program asks for none."""
+def choose(layers: dict, found: dict, total: dict, calm: dict, users: int, rules: Rules) -> set[str]:
+    """The k layers with the most conflicts, of those that have one: in this round, as the paper says; by default among
+    the newest updates, as many as there are users; the program asks for none."""
     score = {layer: found[layer][0] if rules.schedule == "dynamic" else total[layer] for layer in layers}
-    able = [layer for layer in layers if rules.schedule == "static" or found[layer][0] > 0]
+    able = {
+        "static": lambda layer: True,
+        "dynamic": lambda layer: found[layer][0] > 0,
+    }.get(rules.schedule, lambda layer: calm[layer] < users)
+    able = [layer for layer in layers if able(layer)]
     later = {layer: -at if rules.first else at for at, layer in enumerate(layers)}
     able.sort(key=lambda layer: (score[layer], round(found[layer][1], 6), later[layer]), reverse=True)
     return set(able[: rules.k])
@@ -133,6 +138,7 @@ def follow_paper(plan: Plan, norm: bool, rules: Rules):
     sizes = {user: len(client.train) for user, client in enumerate(plan.data.clients)}
     layers, own, personal, story = divide(rules.granularity), {}, set(), []
     total, seen = dict.fromkeys(layers, 0), {layer: [] for layer in layers}
+    calm = dict.fromkeys(layers, 0)  # updates since the last conflict
 
     def model_of(user: int) -> dict:  # eqs. 4 and 5
         kept = {name for layer in personal for name in layers[layer]}
@@ -146,6 +152,7 @@ def follow_paper(plan: Plan, norm: bool, rules: Rules):
             moved = {name: models[user][name] - start[name] for name in last}  # eq. 2
             moves[user] = last if rules.signal == "last_grad" else moved
         found = {layer: count_conflicts(moves, names, rules.xi) for layer, names in layers.items()}
+        calm = {layer: 0 if found[layer][0] else calm[layer] + len(moves) for layer in layers}
         if rules.schedule == "steady":  # the mean over the rounds in which a layer was shared
             for layer in layers.keys() - personal:
                 seen[layer].append(found[layer][0])
@@ -153,7 +160,7 @@ def follow_paper(plan: Plan, norm: bool, rules: Rules):
         else:
             total = {layer: total[layer] + found[layer][0] for layer in layers}
         if round >= rules.warmup and not (rules.schedule == "static" and personal):
-            personal = choose(layers, found, total, rules)
+            personal = choose(layers, found, total, calm, len(sizes), rules)
         shared, own = average(models, sizes), {**own, **models}
         story.append(({layer: each[0] for layer, each in found.items()}, set(personal)))
     return shared, {user: model_of(user) for user in sizes}, story
@@ -164,7 +171,7 @@ CASES = {
     "the letter": Rules("preset=paper, k=1, warmup=1", "dynamic", xi=-0.1, warmup=1),
     "blocks": Rules("preset=paper, k=1, warmup=0, granularity=block", "dynamic", granularity="block", xi=-0.1),
     "the program": Rules("preset=ref, warmup=2", "static", "last_grad", "tensor", k=2, warmup=2, first=True),
-    "layers that stay": Rules("schedule=steady, k=1, xi=0, warmup=1", "steady", warmup=1),
+    "the sum of all rounds": Rules("schedule=cumulative, k=1, xi=0, warmup=1", "cumulative", warmup=1),
     "a server that keeps models": Rules("k=1, xi=0, warmup=0, server_models=true"),
 }
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from ...analysis import count_conflicts
+from ...analysis import count_conflicts, rank_units
 from ...contract import About, Method, Needs, Refuses, Sums, Wrapper, default_inner, option, register, tree
 from ...contract.context import ClientContext, RoundContext, ServerContext
 from ...contract.messages import Uploads
@@ -24,15 +24,17 @@ from .scores import (
     CONFLICTS,
     GAIN,
     GAINERS,
+    NEEDS_CONFLICT,
     PERSONAL,
+    QUIET,
     ROUNDS,
     SCORE,
     add_conflicts,
-    average_conflicts,
+    add_shared_conflicts,
     count_change,
+    count_quiet,
     numbers,
     predict_gains,
-    rank_layers,
     records_of,
 )
 from .updates import UPDATE, ComparesUpdates, last_of, sends_what_it_trains
@@ -49,11 +51,12 @@ class FedLAG(ComparesUpdates):
 
     .. math:: GC_\xi(l) = \tfrac{1}{2} \sum_u \sum_{v \neq u} 1[\cos(h_{l,u}, h_{l,v}) < \xi].
 
-    The k layers with the most conflicts in all rounds so far are personal, :math:`\mathbb{L}_p`, if they have one in
-    this round (remark 5.4). The paper counts this round's alone (preset `paper`); but clients that keep a layer no
-    longer pull it apart, so that it then loses its place every few rounds, and its values with it. With
-    `schedule=steady` only the rounds count in which a layer was shared, and their mean. The server averages
-    all layers; a client starts its training and predicts with (eqs. 4 and 5)
+    The k layers with the most conflicts are personal, :math:`\mathbb{L}_p`: on average over the rounds in which they
+    were shared, and as long as they have any (remark 5.4): one among the newest updates, as many as there are clients,
+    which with all clients in every round are this round's. The paper counts this round's alone (preset `paper`); but
+    clients that keep a layer no longer pull it apart, so that it then loses its place every few rounds, and its values
+    with it. `schedule=cumulative` adds up all rounds so far. The server averages all layers; a client starts its
+    training and predicts with (eqs. 4 and 5)
 
     .. math:: \theta_{l,u} = \text{its own last value if } l \in \mathbb{L}_p, \text{ else the average.}
 
@@ -112,9 +115,9 @@ class FedLAG(ComparesUpdates):
         None, min=0, tuned="null,0,5,30", help="rounds without personal layers; none is a tenth of the rounds, 1 to 30"
     )
     schedule: str = option(
-        "cumulative",
-        choices=("cumulative", "steady", "dynamic", "static"),
-        help="choose after every round by all conflicts so far, those while shared, or this round's; or once, by all",
+        "steady",
+        choices=("steady", "cumulative", "dynamic", "static"),
+        help="choose after every round by the conflicts while shared, all so far, or this round's; or once, by all",
     )
     choose: str = option(
         "conflicts",
@@ -213,7 +216,7 @@ class FedLAG(ComparesUpdates):
         personal = {OWN: private(self.first_own), TRAINED: private(never)} if self.k != 0 else {}
         compared = {
             "params": replace(inner["params"], up="each"),
-            **{slot: Slot("server", self.no_conflicts) for slot in (CONFLICTS, SCORE, GAIN, GAINERS)},
+            **{slot: Slot("server", self.no_conflicts) for slot in (CONFLICTS, SCORE, QUIET, GAIN, GAINERS)},
             **({ROUNDS: Slot("server", self.no_conflicts)} if self.schedule == "steady" else {}),
             CHANGES: Slot("server", zero("count")),
             BOUND: Slot("server", no_bound),
@@ -292,17 +295,23 @@ class FedLAG(ComparesUpdates):
         conflicts = {unit: float(count_conflicts(found.cosines, self.xi)) for unit, found in angles.items()}  # eq. 3
         known = {unit for unit, chosen in server[PERSONAL].items() if bool(chosen)}
         if self.schedule == "steady":
-            score, rounds = average_conflicts(server[SCORE], server[ROUNDS], conflicts, known)
+            total, rounds = add_shared_conflicts(server[SCORE], server[ROUNDS], conflicts, known)
+            score = {unit: each / max(1.0, rounds[unit]) for unit, each in total.items()}
             after[ROUNDS] = numbers(ctx, rounds)
         else:
-            score = add_conflicts(server[SCORE], conflicts, self.schedule, self.ema)
+            score = total = add_conflicts(server[SCORE], conflicts, self.schedule, self.ema)
+        quiet = count_quiet(server[QUIET], conflicts, len(senders))
         personal, k = known, self.count(len(score))
         if ctx.round >= self.warmup_of(ctx) and (self.schedule != "static" or not known):
-            personal = rank_layers(score, conflicts, angles, k, self.schedule, self.tie, self.allow_zero)
+            lasting = self.schedule not in NEEDS_CONFLICT
+            ranked = {unit: each if lasting or quiet[unit] < len(ctx.clients) else 0.0 for unit, each in score.items()}
+            cosines = {unit: found.cosines for unit, found in angles.items()}
+            personal = set(rank_units(ranked, cosines, k, self.tie, self.allow_zero))
         return {
             **after,
             CONFLICTS: numbers(ctx, conflicts),
-            SCORE: numbers(ctx, score),
+            SCORE: numbers(ctx, total),
+            QUIET: numbers(ctx, quiet),
             PERSONAL: numbers(ctx, {unit: unit in personal for unit in score}),
             CHANGES: {"count": server[CHANGES]["count"] + count_change(ctx, known, personal)},
             **predict_gains(ctx, angles, personal),

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...analysis import constant_range, cosine_matrix, gains_of_angles, rank_units, sketch
+from ...analysis import constant_range, cosine_matrix, gains_of_angles, sketch
 from ...contract.context import RoundContext
 from ...core.tree import Slots, Tree
 
 CONFLICTS, SCORE, PERSONAL, CHANGES = "fedlag.conflicts", "fedlag.score", "fedlag.personal", "fedlag.changes"
-ROUNDS = "fedlag.rounds"
+ROUNDS, QUIET = "fedlag.rounds", "fedlag.quiet"
 NEEDS_CONFLICT = ("steady", "cumulative")
-"""The schedules under which a layer is personal only as long as it has a conflict in the newest round."""
+"""The schedules under which a layer is personal only as long as it goes on having conflicts."""
 GAIN, GAINERS, BOUND = "fedlag.gain", "fedlag.gainers", "fedlag.bound"
 
 
@@ -46,35 +46,27 @@ def add_conflicts(before: Tree, conflicts: Mapping[str, float], schedule: str, e
     return {unit: old * float(before[unit]) + new * count for unit, count in conflicts.items()}
 
 
-def average_conflicts(
+def add_shared_conflicts(
     before: Tree, rounds: Tree, conflicts: Mapping[str, float], personal: set[str]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The mean of each layer's conflicts over the rounds in which it was shared, and how many these are. While it is
-    personal its clients no longer oppose each other, so what they do then says nothing, and its score stays.
+    """Each layer's conflicts in the rounds in which it was shared, and how many these are. While it is personal its
+    clients no longer oppose each other, so what they do then says nothing, and its score, the mean, stays.
 
     >>> shared = {unit: torch.tensor(1.0) for unit in ("a", "b")}
-    >>> average_conflicts({"a": torch.tensor(4.0), "b": torch.tensor(4.0)}, shared, {"a": 0.0, "b": 0.0}, {"a"})
-    ({'a': 4.0, 'b': 2.0}, {'a': 1.0, 'b': 2.0})
+    >>> add_shared_conflicts({"a": torch.tensor(4.0), "b": torch.tensor(4.0)}, shared, {"a": 0.0, "b": 1.0}, {"a"})
+    ({'a': 4.0, 'b': 5.0}, {'a': 1.0, 'b': 2.0})
     """
     counts = {unit: float(rounds[unit]) + (unit not in personal) for unit in conflicts}
-    scores = {unit: float(before[unit]) for unit in conflicts}
-    for unit in conflicts.keys() - personal:
-        scores[unit] += (conflicts[unit] - scores[unit]) / counts[unit]
-    return scores, counts
+    return {unit: float(before[unit]) + count * (unit not in personal) for unit, count in conflicts.items()}, counts
 
 
-def rank_layers(
-    score: Mapping[str, float],
-    conflicts: Mapping[str, float],
-    angles: Mapping[str, Angles],
-    k: int,
-    schedule: str,
-    tie: Literal["last", "first"],
-    allow_zero: bool,
-) -> set[str]:
-    """The personal layers. Where scores remember, a layer without conflict in this round counts as one without any."""
-    ranked = {unit: score[unit] * (schedule not in NEEDS_CONFLICT or conflicts[unit] > 0) for unit in score}
-    return set(rank_units(ranked, {unit: each.cosines for unit, each in angles.items()}, k, tie, allow_zero))
+def count_quiet(before: Tree, conflicts: Mapping[str, float], uploads: int) -> dict[str, float]:
+    """How many updates of each layer were compared since it last had a conflict.
+
+    >>> count_quiet({"a": torch.tensor(4.0), "b": torch.tensor(4.0)}, {"a": 1.0, "b": 0.0}, uploads=3)
+    {'a': 0.0, 'b': 7.0}
+    """
+    return {unit: 0.0 if count > 0 else float(before[unit]) + uploads for unit, count in conflicts.items()}
 
 
 def count_change(ctx: RoundContext, before: set[str], now: set[str]) -> float:
@@ -84,7 +76,7 @@ def count_change(ctx: RoundContext, before: set[str], now: set[str]) -> float:
     if ctx.round == ctx.rounds - 1:
         warnings.warn(
             "fedlag: the personal layers changed in the last round, so that the last models were never trained as "
-            "they are; look at the selected round, or let schedule=cumulative choose",
+            "they are; look at the selected round, or let schedule=steady choose",
             stacklevel=2,
         )
     return 1.0
