@@ -265,11 +265,9 @@ def _put_together(
 def _head(part: Part, name: str, spread: str, alone: bool) -> Column:
     metric = _metric(part, name)
     shown = {"mb_up": "MB up", "mb_down": "MB down"}.get(name, name.replace("_", " "))
-    words = (
-        (metric if name == "selected" else f"{metric}, {shown}" if alone and name in SCORES else shown)
-        if alone
-        else shown
-    )
+    words = shown
+    if alone and name in SCORES:
+        words = metric if name == "selected" else f"{metric}, {shown}"
     head = f"{words} ({unit(metric)})" if name not in COSTS and unit(metric) else words
     best = "" if name in COSTS or name == "std" else "high" if _sign(part, name) > 0 else "low"
     return Column(head, best, has_interval=spread != "none", spread=SPREADS[spread], group=part.title)  # type: ignore[arg-type]
