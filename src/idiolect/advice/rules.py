@@ -147,7 +147,7 @@ RULES = (
         {**_MANY, "label skew": "none", "feature shift": "some"},
         "with many natural clients it can be seen which units they have in common; the others are personal",
     ),
-    Rule("ditto", 3, {"feature shift": "some"}, "inputs differ, which a model of one's own near the global one learns"),
+    Rule("ditto", 5, {"feature shift": "some"}, "inputs differ, which a model of one's own near the global one learns"),
     Rule("fedamp", 2, {"feature shift": "strong", "many clients": "none"}, "similar clients find each other"),
     # The same inputs, other labels.
     Rule("ditto", 3, {"concept shift": "some"}, "the same input means different things, so models must differ whole"),
