@@ -230,7 +230,7 @@ def rank_families(measured: Sequence[Finding]) -> list[tuple[str, ...]]:
     """Of each family that there can be, the members, those with most points first.
 
     >>> [members[0] for members in rank_families(findings({"label skew": 0.5, "hidden layers": 2}))]
-    ['finetune(fedavg)', 'fedper', 'ditto', 'fedala', 'fedem']
+    ['finetune(fedavg)', 'fedrep', 'ditto', 'fedala', 'fedem']
     """
     levels, points = find_levels(measured), {choice.method: choice.points for choice in recommend(measured)}
     return [
