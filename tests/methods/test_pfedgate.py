@@ -136,7 +136,7 @@ def test_with_a_budget_the_model_learns_from_active_blocks_and_scores_from_all()
     module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
     x, y = torch.randn(8, 4, dtype=torch.float64), torch.randint(0, 3, (8,))
     task, batch = Task(module, (x, y), classes=3), Batch(x, y, torch.ones(8, dtype=torch.float64))
-    method = methods.build("pfedgate(s=0.4)")
+    method = methods.build("pfedgate(s=0.4, solver=greedy)")
     split = method.cut(task, 0.4)
     gates = {name: torch.rand(split.count, dtype=torch.float64).requires_grad_() for name in ("scale", "score")}
     params = {name: leaf.clone().requires_grad_() for name, leaf in task.net.params.items()}
@@ -803,7 +803,7 @@ def test_vectors_are_not_pooled_however_large_the_gate():
         ("pfedgate(min_share=0)", r"min_share must lie in \(0, 1\]"),
         ("pfedgate(s=[0.5, 0.1], min_share=0.2)", r"min_share must lie in \(0, 0\.1\]"),
         ("pfedgate(split=rows)", "split must be one of blocks, structured"),
-        ("pfedgate(solver=dp)", "solver must be one of greedy, density, exact"),
+        ("pfedgate(solver=dp)", "solver must be one of density, greedy, exact"),
         ("pfedgate(gate=always)", "gate must be one of batch, client, sample"),
         ("pfedgate(gate_pool=0)", r"gate_pool must lie in \[1, inf\)"),
         ("pfedgate(gate_lr=0)", r"gate_lr must lie in \(0, inf\)"),

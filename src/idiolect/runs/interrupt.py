@@ -36,8 +36,8 @@ class Interrupt:
 def catch_interrupt() -> Iterator[Interrupt]:
     """Turn the first Ctrl-C or SIGTERM into a request to stop after the round; a second one takes effect at once.
 
-    Whoever asks for this stops when there is a request, and then calls `pass_on`. An error after a request is not one of
-    the work's (a signal to all processes of a group ends the workers, too), so the signal takes its place. The handlers
+    Whoever asks for this stops when there is a request, and then calls `pass_on`. An error after a request is not
+    the work's (a signal to a group of processes ends the workers, too), so the signal takes its place. The handlers
     before are put back; a thread that is not the main one gets no signals and changes nothing.
     """
     request = Interrupt()

@@ -43,7 +43,11 @@ class Adaptation(Method):
     )
     split: str = option("blocks", choices=("blocks", "structured"), help="gates on blocks of tensors, or on rows")
     equal_chunks: bool = option(False, help="cut tensors into equal chunks, whatever min_share")
-    solver: str = option("greedy", choices=("greedy", "density", "exact"), help="how blocks are chosen")
+    solver: str = option(
+        "density",
+        choices=("density", "greedy", "exact"),
+        help="how blocks are chosen: by score per parameter, by score, or the best sum of scores",
+    )
     gate: str = option(
         "batch",
         choices=("batch", "client", "sample", "mean_input"),

@@ -31,7 +31,8 @@ class PFedGate(Adaptation):
     r"""pFedGate (Chen et al., ICML 2023): each client's private gating network :math:`\phi_i` looks at a batch and
     gives, per block of the shared model, a scale M in (0, 2) and a score G in (0, 1). The blocks with the highest
     scores that fit the client's budget :math:`s_i` stay (eq. 6; only `solver=exact` solves it, the default takes what
-    fits by decreasing score, as the authors' program does), and the model that computes is the block-wise product
+    fits by decreasing score per parameter, `greedy` by decreasing score, as the authors' program does), and the model
+    that computes is the block-wise product
 
     .. math:: \theta' = \theta \circledast M', \quad M' = M \cdot I^*, \quad
               I^* = \arg\max_I I \cdot G \;\text{ s.t. }\; I \cdot W \le s_i d.
@@ -67,6 +68,7 @@ class PFedGate(Adaptation):
     presets = {
         "paper": {"s": 0.5, "blocks": 5, "solver": "exact", "clip": None, "scale_max": 1.0, "gate_rate": 1.0},
         "ref": {
+            "solver": "greedy",
             "scale_max": 1.0,
             "gate_rate": 1.0,
             "shared_path": True,
