@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..contract import methods
-from ..core.errors import ModelError, RunFolderError
+from ..core.errors import ModelError, RunFolderError, UntrustedCodeError
 from ..core.layout import read_layout
 from ..core.tree import Slots
 from ..data import Client, Federation
@@ -187,8 +187,11 @@ def _open_task(
     try:
         given = resolve_model(models[number], data, config.seed_of("init")) if len(models) > number else None
         module = copy.deepcopy(build_network(plain, described, given))
-    except ModelError as error:
-        return MissingTask(plain, metrics, folder, str(error).partition(";")[0])
+    except (ModelError, UntrustedCodeError) as error:
+        or_trust = ", or allow its code with trust=True" * isinstance(error, UntrustedCodeError)
+        return MissingTask(
+            plain, metrics, f"{str(error).partition(';')[0]}; give it: {call(folder, 'model')}{or_trust}"
+        )
     first = read_kept(store, f"network {number}")
     set_values(module, {name: leaf for leaves in first.values() for name, leaf in leaves.items()})
     has_loss = config.loss != OWN or "loss" in objects
@@ -214,10 +217,10 @@ class MissingTask:
     """Stands for a network that cannot be built from what the folder says of it: its metrics have names, and whatever
     needs the network itself asks for it."""
 
-    def __init__(self, plain: Mapping[str, Any], metrics: Mapping[str, Metric], folder: Path, why: str) -> None:
+    def __init__(self, plain: Mapping[str, Any], metrics: Mapping[str, Metric], advice: str) -> None:
         self.metrics, self.classes, self.head_name = metrics, plain["classes"], plain["head"]
         self.parameters_total, self.parameters_trained = plain["parameters"]
-        self._advice = f"{why}; give it: idiolect.load({str(folder)!r}, model=...)"
+        self._advice = advice
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -229,9 +232,14 @@ def _missing(what: str, argument: str, folder: Path) -> Any:
     """A function that asks for what was given in Python."""
 
     def ask(outputs: Tensor, y: Tensor) -> NoReturn:
-        raise ModelError(f"{what} was given in Python; give it again: idiolect.load({str(folder)!r}, {argument}=...)")
+        raise ModelError(f"{what} was given in Python; give it again: {call(folder, argument)}")
 
     return ask
+
+
+def call(folder: Path, argument: str) -> str:
+    """What a user writes to open a run with something that is missing."""
+    return f"idiolect.load({str(folder)!r}, {argument}=...)"
 
 
 def _described(plain: Mapping[str, Any]) -> Described:
