@@ -62,7 +62,7 @@ def test_the_navigation_lists_every_page_once(navigation, built):
 
 def test_every_link_of_a_page_leads_to_a_page_with_that_heading(site_pages, built):
     markup = sys.modules["markup"]
-    pages = built[0]
+    pages, notebooks = built[0], site_pages.notebooks()
     anchors = {uri: {heading.anchor for heading in markup.headings(text)} for uri, text in pages.items()}
     for uri, text in pages.items():
         for target in markup.links(text):
@@ -71,7 +71,7 @@ def test_every_link_of_a_page_leads_to_a_page_with_that_heading(site_pages, buil
                 assert target.startswith("https://"), f"{uri}: {target}"
                 continue
             page = site_pages.posixpath.normpath(str(Path(uri).parent / unquote(file))) if file else uri
-            assert page in pages or (ROOT / "docs" / page).is_file(), f"{uri}: {target}"
+            assert page in pages or page in notebooks or (ROOT / "docs" / page).is_file(), f"{uri}: {target}"
             if anchor and not page.startswith("api/"):
                 assert anchor in anchors[page], f"{uri}: {target}"
 
@@ -97,6 +97,14 @@ def test_a_link_into_a_long_page_leads_to_its_part(site_pages):
     assert pages["index.md"] == "[w](guide/one-part.md#within)\n"
     assert pages["guide/one-part.md"] == "# One part\n\n## Within\n"
     assert pages["guide.md"] == "# G\n\n- [One part](guide/one-part.md)\n"
+
+
+def test_every_tutorial_offers_its_notebook(site_pages, built):
+    found = site_pages.notebooks()
+    assert {"tutorials/own-data.ipynb", "tutorials/cluster.ipynb"} <= found.keys()
+    for uri in found:
+        page = f"{uri.removesuffix('.ipynb')}.md"
+        assert f"]({Path(uri).name}){{: download }}" in built[0][page]
 
 
 def test_every_method_has_a_page_with_all_that_is_promised(built):

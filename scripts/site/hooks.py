@@ -30,6 +30,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         files.remove(file)
     for uri, text in config.extra.pop("pages").items():
         files.append(File.generated(config, uri, content=text))
+    for uri, text in site_pages.notebooks().items():
+        files.append(File.generated(config, uri, content=text))
     return files
 
 

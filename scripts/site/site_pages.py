@@ -12,6 +12,7 @@ from typing import Any
 
 import method_pages
 from markup import headings, is_relative, replace_links, slugify, split
+from notebooks import notebook
 
 import idiolect
 
@@ -131,6 +132,23 @@ class Site:
         return replace_links(text, change)
 
 
+def tutorials() -> dict[str, str]:
+    """The tutorials, by their path in the repository."""
+    index = "docs/tutorials/index.md"
+    return {path: text for path, text in documents().items() if path.startswith("docs/tutorials/") and path != index}
+
+
+def notebooks() -> dict[str, str]:
+    """Every tutorial as a notebook, by its place on the site."""
+    return {f"{uri_of(path).removesuffix('.md')}.ipynb": notebook(text) for path, text in tutorials().items()}
+
+
+def offer_notebook(uri: str, text: str) -> str:
+    """A tutorial's page with the link to its notebook below the title."""
+    title, _, rest = text.partition("\n")
+    return f"{title}\n\n[This page as a notebook]({Path(uri).stem}.ipynb){{: download }}\n{rest}"
+
+
 def relative(start: str, end: str) -> str:
     """A link from one page to another."""
     return posixpath.relpath(end, posixpath.dirname(start) or ".")
@@ -182,7 +200,10 @@ def build() -> tuple[dict[str, str], Site]:
     site = Site(documents())
     for uri, text in method_pages.pages().items():
         site.add(f"docs/{uri}", text)
-    return site.pages() | api_pages(), site
+    pages = site.pages()
+    for path in tutorials():
+        pages[uri_of(path)] = offer_notebook(uri_of(path), pages[uri_of(path)])
+    return pages | api_pages(), site
 
 
 def navigation(entries: Iterable[Any], site: Site) -> list[Any]:

@@ -62,6 +62,20 @@ def test_a_comparison_with_jobs_a_tuning_and_advice_take_own_code(call):
     ):
         status, _, err = call(*words)
         assert (status, err) == (0, ""), (words, err)
+    assert "validation hits, mean over seeds" in call("watch", "c", "--once")[1]
+
+
+def test_a_function_for_one_client_serves_comparisons_with_jobs_tuning_and_advice(call, code):
+    code.write_text(CODE + "\ndef ward(client: int):\n    return wards(3)[f'ward-{client}']\n")
+    flags = [word if word != OWN["data"] else "mine.py:ward" for word in FLAGS] + ["--clients", "3"]
+    for words in (
+        ("compare", "-m", "fedavg, local", "--seeds", "1", "--jobs", "2", "--out", "c", "-q", *flags),
+        ("tune", "-m", "local", "--trials", "1", "--out", "t", "-q", *flags),
+        ("advise", "--rounds", "1", *flags),
+    ):
+        status, out, err = call(*words)
+        assert status == 0, (words, err)
+        assert "mine.py:ward" in out or words[0] == "tune"
 
 
 def test_a_mistake_in_the_file_is_one_line(call, code):

@@ -9,14 +9,23 @@ import pytest
 import torch
 
 from idiolect.core.errors import IdiolectError
-from idiolect.data import load
+from idiolect.data import load, table
 
 CODE = """
 import torch
+from idiolect.data import load
 def nothing(): pass
 def text(): return "no such source"
 def fails(): return 1 / 0
 def ragged(): return {"a": ([torch.ones(2), torch.ones(3)], [0, 1])}
+def stops(): raise SystemExit(3)
+def right(): return {"a": (torch.randn(9, 3), [0, 1, 0] * 3), "b": (torch.randn(9, 3), [0, 1, 1] * 3)}
+def survival(): return {"a": (torch.randn(9, 3), torch.rand(9, 2))}
+def each(client): return (torch.randn(9, 3), ["a", "b", "c"] * 3) if client else 7
+def own_and_shared(client): return load([right()["ab"[client]]], labels="own") if client else right()["a"]
+def flat(outputs, y): return torch.zeros(len(y))
+def one_client(samples, clients, rng): return [[0, 1, 2]]
+def words(samples, clients, rng): return [["a"], ["b"]]
 def two(): return {"a": ({"x": torch.randn(9, 3), "z": torch.randn(9, 2)}, [0, 1, 0] * 3)}
 class Empty(torch.nn.Module): pass
 class One(torch.nn.Module):
@@ -44,6 +53,11 @@ def files(tmp_path_factory):
     write("nodate.csv", day=["2001-12-24", "2001-13-45"] * 6)
     write("alltest.csv", fold=["test"] * 12)
     write("inf.csv", x=[float("inf"), 1.0, 2.0] * 4)
+    write("comma.csv", x=["1,5", "2,5", "3,5"] * 4)
+    write("typo.csv", x=["1.5", "two", "3.5"] * 4)
+    (folder / "book.xlsx").write_bytes(b"PK\x03\x04 no table")
+    (folder / "utf16.csv").write_bytes("client,x,target\na,1,no\n".encode("utf-16"))
+    (folder / "semicolon.csv").write_text("client;x;target\na;1,5;no\nb;2,5;yes\n")
     (folder / "empty.csv").write_text("")
     (folder / "header.csv").write_text("client,x,target\n")
     (folder / "twice.csv").write_text("client,x,x,target\na,1,2,no\n")
@@ -114,6 +128,21 @@ COMMANDS = {
     "--data code.py:two --model code.py:One": "forward of One takes wrong, names",
     "--data code.py:ragged --model code.py:Empty": "Empty has no parameters to train|forward of Empty takes",
     "--data csv:right.csv --model resnet18": "resnet18",
+    "--data book.xlsx": "'book.xlsx' is a file that no source reads: save it as CSV or Parquet",
+    "--data csv:book.xlsx": "its first line is no text); a table is a text file in UTF-8",
+    "--data csv:utf16.csv": "a table is a text file in UTF-8, with a header",
+    "--data csv:semicolon.csv": "its cells seem to be separated by ;: separator=';'",
+    "--data csv:comma.csv": "holds text such as '1,5'; write numbers with a point, as in 1.5",
+    "--data csv:typo.csv": "holds text such as 'two'; 4 of 12 cells are no numbers",
+    "--data csv(right.csv,labels=own,target=x)": "labels=own is for classes, but 'x' holds numbers",
+    "--data csv(right.csv,labels=own) --method fedavg": "averages the output layer",
+    "--data code.py:stops": "SystemExit: 3",
+    "--data code.py:each --clients 2": "client 'client-0'",
+    "--data code.py:own_and_shared --clients 2": "some clients have labels of their own, others share theirs",
+    "--data code.py:survival --loss cox --model linear": "cox takes one time per sample, below 0 where",
+    "--data code.py:right --loss code.py:flat": "nothing can be learned from the loss, since it has no gradient",
+    "--data digits --partition code.py:one_client --clients 2": "gives samples to 1 clients, but there are to be 2",
+    "--data digits --partition code.py:words --clients 2": "must give one list of sample numbers per client",
     "--data csv:right.csv --partition iid --clients 99": "12",
     "--data csv:right.csv --split 0.5,0.5,0.5": "sum to 1",
     "--data csv:right.csv --initial bad.safetensors": "cannot be read as safetensors",
@@ -158,6 +187,11 @@ ARGUMENTS = [
     (lambda: load(Path("nowhere.csv"), target="x"), "nowhere.csv is no file or folder"),
     (lambda: load([(X, Y), (X, Y[:3])]), "6 inputs but 3 targets"),
     (lambda: load({"a": ({"x": X}, Y), "b": (X, Y)}), "all clients must agree"),
+    (
+        lambda: load({"a": table(FRAME, client="client")}, labels="own"),
+        "labels is said where each client's table is made",
+    ),
+    (lambda: load((X, Y), labels="own"), "labels=own is for tables and for clients that come with arrays"),
     (lambda: load(({"x": X}, Y[:3])), "6 inputs but 3 targets|must be one target"),
 ]
 

@@ -1,6 +1,7 @@
 """Comparisons: identical conditions, continuing, refusing what does not fit, own objects, several processes."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -375,3 +376,9 @@ def test_the_shared_models_have_a_table_that_shows_who_has_none():
     table = str(board).partition("The shared model itself")[2]
     assert "| local | none | none |" in table
     assert board.as_dict()["methods"][-1].keys() >= {"shared", "unseen"}
+
+
+def test_a_script_that_is_read_again_by_its_own_processes_is_told_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(InputError, match="put the comparison under if __name__ == '__main__'"):
+        compare("local, fedavg", "digits", jobs=2, out=tmp_path / "out")

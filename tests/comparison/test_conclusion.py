@@ -17,20 +17,20 @@ def test_a_clear_winner_is_named_with_its_interval():
 
 def test_no_difference_is_called_none():
     sentence = conclude_scores({**BOTH, "ditto": [0.80, 0.83, 0.82]})
-    assert "none of 1 other methods did reliably better than both" in sentence
-    assert "by +0.67 points (95 % interval -2.20 to +3.54" in sentence
+    assert "ditto did not do reliably better than both (Holm-corrected p >= 0.05); it differs from fedavg" in sentence
+    assert "by +0.67 points (95 % interval -2.20 to +3.54)" in sentence
 
 
 def test_better_than_one_reference_only_does_not_count():
     sentence = conclude_scores({**BOTH, "ditto": [0.75, 0.77, 0.76]})
-    assert "none of 1 other methods did better than fedavg" in sentence
+    assert "ditto did not do better than fedavg; it differs from fedavg" in sentence
     assert "by -5.00 points" in sentence
 
 
 def test_losses_count_downwards():
     sentence = conclude_scores({"fedavg": [2.0, 2.1], "local": [3.0, 3.1], "ditto": [1.0, 1.101]}, "mse", lower=True)
-    assert "1 of 1 other methods did better than both" in sentence
-    assert "by -0.9995 (95 % interval -1.006 to -0.9931" in sentence
+    assert "ditto did better than both (Holm-corrected p < 0.05); it differs from fedavg" in sentence
+    assert "by -1.00 (95 % interval -1.01 to -0.99)" in sentence
 
 
 def test_what_is_undefined_is_not_concluded():

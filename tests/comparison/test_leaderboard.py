@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -208,8 +209,13 @@ def test_a_report_says_what_came_out_and_how_sure_it_is():
     )
     assert "+10.10 points beside fedavg" in sure
     assert "is more than chance explains (Holm-corrected p <.001)" in sure
-    assert "may be chance (Holm-corrected p = " in summarize(comparison(of_seeds(fedavg=(0.7, 0.8), ditto=(0.9, 0.8))))
+    unsure = summarize(comparison(of_seeds(fedavg=(0.7, 0.8), ditto=(0.9, 0.8))))
+    assert "may be chance (Holm-corrected p = " in unsure
+    assert "a test accuracy of 85.00 % (95 % interval 21.47 to 100.00)" in unsure, "no accuracy is above 100 %"
     assert "One seed says nothing of chance" in summarize(comparison(of_seeds(fedavg=(0.7,), ditto=(0.9,))))
+    board = comparison(of_seeds(**FAR))
+    poor = replace(board, rows=tuple(replace(row, beats_constants=False) for row in board.rows))
+    assert summarize(poor) == f"{sure} No method is better than predicting a constant."
     assert summarize(comparison(of_seeds(fedavg=(0.9, 0.9), ditto=(0.7, 0.8)))).startswith(
         "No method has a better score"
     )

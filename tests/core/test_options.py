@@ -50,3 +50,17 @@ def test_no_number_is_infinite_unless_its_limits_say_so(name: str, value: float,
     with pytest.raises(OptionError, match=re.escape(f"{name} must lie in {allowed}")):
         make(Numbers, {name: value})
     assert make(Numbers, {"level": "inf"}).level == float("inf")
+
+
+def test_plain_fields_of_a_users_class_are_options_too(tmp_path):
+    from idiolect.contract import methods
+    from idiolect.core.registry import describe
+
+    (tmp_path / "own.py").write_text(
+        "from dataclasses import dataclass\nfrom idiolect.methods.fedavg import FedAvg\n"
+        "@dataclass(frozen=True)\nclass Paced(FedAvg):\n    pace: float = 1.0\n    name_of_it: str = 'a'\n"
+    )
+    paced = methods.build(f"{tmp_path}/own.py:Paced(pace=2)")
+    assert describe(paced) == f"{tmp_path}/own.py:Paced(pace=2.0)"
+    with pytest.raises(OptionError, match="pace must be a number"):
+        methods.build(f"{tmp_path}/own.py:Paced(pace=fast)")

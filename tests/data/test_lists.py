@@ -66,8 +66,25 @@ def test_lists_that_cannot_be_inputs_are_refused():
     ):
         with pytest.raises(DataError, match=problem):
             load(visits(ecg=lists), **COLUMNS)
-    with pytest.raises(DataError, match=r"columns beside sequences \(ecg\) cannot be scaled"):
-        load(visits(ecg=[[1.0] * (1 + at % 2) for at in range(N)]), **COLUMNS, scale="client")
+    beats = visits(ecg=[[1.0] * (1 + at % 2) for at in range(N)]).drop("age")
+    with pytest.raises(DataError, match=r"has no columns to scale or fill beside the sequences \(ecg\)"):
+        load(beats, **COLUMNS, scale="client")
+
+
+def test_columns_beside_sequences_are_scaled_and_filled_as_they_are_alone():
+    beats = [[0.5] * (1 + at % 3) for at in range(N)]
+    ages = [None if at == 4 else 1e6 + at for at in range(N)]
+    both = load(visits(ecg=beats, age=ages), **COLUMNS, scale="federated", gaps="mean")
+    alone = load(visits(age=ages).drop("ecg"), **COLUMNS, scale="federated", gaps="mean")
+    assert str(both.layout) == "columns [2] float32, ecg [up to 3] float32"
+    assert both.names.features == alone.names.features == ("age", "age missing")
+    for client in both.clients:
+        x, _ = client.split("train")
+        assert torch.equal(both.layout.unpack(x)["columns"], alone[client.name].split("train")[0])
+        assert both.layout.unpack(x)["ecg"].values.sum(1).tolist() == [0.5 * length for length in x[:, 2].tolist()]
+    public = load(visits(ecg=beats, age=ages), **COLUMNS, scale="federated", gaps="mean", public=0.2).public
+    assert public is not None
+    assert public[0].shape[1] == both.clients[0].x.shape[1]
 
 
 def test_several_targets_are_numbers_with_names(tmp_path):
@@ -92,6 +109,9 @@ def test_words_are_those_of_training_samples_and_keep_their_names():
     assert "day19" not in data.names.words, "which only a test sample has"
     assert [data.names.words[word] for word in test[-1, 1:].tolist()] == ["better", ",", "(unknown)"]
     assert data.vocabulary == len(data.names.words)
+    public = load(frame, **COLUMNS, encode="words", public=0.5).public
+    assert public is not None
+    assert int(public[0][:, 1:].max()) < 11, "words that only public samples have are unknown"
 
 
 def test_lists_of_a_data_set_of_hugging_face():
@@ -103,3 +123,21 @@ def test_lists_of_a_data_set_of_hugging_face():
         assert str(data.layout or f"x {list(data.input_shape)}").startswith(shown)
         named = load(frame, x="ecg", y="died", client="ward")
         assert named.layout == data.layout
+
+
+def test_a_newcomer_gives_columns_beside_sequences_as_the_table_has_them():
+    class Net(nn.Module):
+        def __init__(self, outputs):
+            super().__init__()
+            self.tell = nn.Linear(3, outputs)
+
+        def forward(self, columns, ecg):
+            return self.tell(torch.cat([columns, ecg.mean(1, keepdim=True)], 1))
+
+    beats, ages = [[0.5] * (1 + at % 3) for at in range(N)], [None, *(float(at) for at in range(1, N))]
+    data = load(visits(ecg=beats, age=ages), **COLUMNS, scale="federated", gaps="mean")
+    result = idiolect.run("fedavg", data, model=Net, rounds=1, engine="loop")
+    new = result.onboard({"columns": [[40.0], [float("nan")]] * 3, "ecg": [torch.ones(2)] * 6}, ["no", "yes"] * 3)
+    assert new.scores()["samples"].min() >= 1
+    with pytest.raises(DataError, match=r"give a mapping with these names"):
+        result.onboard([[40.0]] * 6, ["no", "yes"] * 3)

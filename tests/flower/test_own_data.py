@@ -8,8 +8,9 @@ import torch
 
 import idiolect
 from idiolect.core.errors import InputError
+from idiolect.data import load
 from idiolect.flower.apps import handle_request
-from idiolect.flower.client import report_problems
+from idiolect.flower.client import introduce, report_problems
 from idiolect.flower.loopback import LoopbackTransport
 from idiolect.flower.personal import load_personal_model
 from idiolect.flower.project import Project
@@ -21,7 +22,7 @@ import polars as pl
 import torch
 from torch import nn
 
-from idiolect.data import table
+from idiolect.data import load, table
 
 
 def draw(client, samples):
@@ -56,6 +57,46 @@ def frame(client: int, scale: str = "federated", gaps: str = "mean"):
     died = [("yes", "no", "unknown")[at % (2 + (client == 2))] for at in range(n)]
     rows = pl.DataFrame({"age": ages, "kind": kinds, "old": [at % 3 == 0 for at in range(n)], "died": died})
     return table(rows, target="died", encode="onehot", scale=scale, gaps=gaps)
+
+
+def visits(client: int):
+    """A table with texts and lists, whose words, lengths and gaps are each client's own."""
+    n = 12 + client
+    notes = [f"better word{at % (3 + client)}" if at % 2 else "worse" for at in range(n)]
+    beats = [[0.5 + at] * (1 + (at + client) % (2 + client)) for at in range(n)]
+    ages = [None if client == 2 and at == 1 else 1000.0 + client * at for at in range(n)]
+    died = [("yes", "no")[at % 2] for at in range(n)]
+    rows = pl.DataFrame({"age": ages, "note": notes, "ecg": beats, "died": died})
+    return table(rows, target="died", encode="words", scale="federated", gaps="mean")
+
+
+class Visit(nn.Module):
+    def __init__(self, outputs, vocabulary):
+        super().__init__()
+        self.embed, self.tell = nn.Embedding(vocabulary, 3), nn.Linear(3 + 1 + 2, outputs)
+
+    def forward(self, columns, note, ecg, note_mask):
+        words = (self.embed(note) * note_mask[..., None]).sum(1)
+        return self.tell(torch.cat([columns, ecg.mean(1, keepdim=True), words], 1))
+
+
+def kinds(client: int, own: bool = True):
+    """Names that are each client's own: two, three and two."""
+    rng, n = draw(client, 12)
+    names = [["cat", "dog"], ["oak", "ash", "elm"], ["dog", "owl"]][client]
+    return load([(torch.randn(n, 4, generator=rng), [names[at % len(names)] for at in range(n)])], labels="own")
+
+
+def kinds_of_table(client: int):
+    names = [["cat", "dog"], ["oak", "ash", "elm"], ["dog", "owl"]][client]
+    rows = pl.DataFrame({"age": [at * 1.0 for at in range(12)], "kind": [names[at % len(names)] for at in range(12)]})
+    return table(rows, target="kind", labels="own", scale="federated")
+
+
+def sizes(client: int):
+    """Two numbers to predict, with names."""
+    rows = pl.DataFrame({"age": [at * 1.0 for at in range(9)], "height": [1.0] * 9, "weight": [client * 1.0] * 9})
+    return table(rows, target=("height", "weight"))
 
 
 def plain(client: int):
@@ -101,6 +142,10 @@ CASES = {
     "table": {"data": "frame", "method": "ditto"},
     "own scale": {"data": "frame(scale=client, gaps=mean)", "method": "fedavg", "unseen": 0.3},
     "plain": {"data": "plain", "method": "fedavg"},
+    "words and lists": {"data": "visits", "model": "Visit", "method": "ditto"},
+    "own labels": {"data": "kinds", "method": "fedper", "unseen": 0.3},
+    "own labels of tables": {"data": "kinds_of_table", "method": "local"},
+    "several targets": {"data": "sizes", "method": "fedavg"},
 }
 
 
@@ -108,13 +153,16 @@ CASES = {
 def test_clients_that_read_their_own_data_equal_the_simulation(case, site, tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     settings = CASES[case] | {name: f"{site}:{CASES[case][name]}" for name in ("data", "model") if name in CASES[case]}
-    said = {"classes": 9} if case in ("several", "table") else {}  # which counts for labels without names alone
+    said = (
+        {"classes": 9} if case in ("several", "table", "own labels") else {}
+    )  # which counts for labels without names alone
     there = deploy(settings | said, tmp_path)
     assert not [each for each in caplog.messages if "refused" in each or "admitted" in each]
     here = idiolect.run(**{"clients": 3, "rounds": 2, "lr": 0.1, "engine": "loop"} | settings)
     mine, its = here.metrics.drop("name", strict=False), there.metrics.drop("name", strict=False)
     assert mine.sort(mine.columns).equals(its.sort(its.columns))
-    assert there.summary.get("names") == here.summary.get("names")
+    for facts in ("names", "labels"):
+        assert there.summary.get(facts) == here.summary.get(facts)
     for index in range(3):
         model = load_personal_model(tmp_path / str(index) / "here")
         for name, leaf in model.personal["params"].items():
@@ -128,9 +176,20 @@ def test_a_client_whose_data_are_of_another_kind_is_refused(site, tmp_path, capl
     assert result.summary["rounds_done"] == 2
 
 
+def test_own_labels_are_refused_by_methods_that_average_heads_in_a_deployment_too(site, tmp_path, caplog):
+    with pytest.raises(InputError, match="averages the output layer"):
+        deploy({"data": f"{site}:kinds", "method": "fedavg"}, tmp_path)
+
+
 def test_a_function_for_one_client_needs_their_number(site):
     with pytest.raises(InputError, match="say how many clients there are, as in clients=3"):
         idiolect.run("fedavg", f"{site}:plain", rounds=1)
+
+
+def test_a_client_with_too_much_to_tell_is_told_so(monkeypatch):
+    monkeypatch.setattr("idiolect.flower.client.LONGEST", 10)
+    with pytest.raises(InputError, match="has too many different words or values of text"):
+        introduce(load([(torch.ones(9, 1), ["yes", "no", "no"] * 3)]), 0)
 
 
 def test_own_functions_of_an_app_give_tables(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 
+import polars as pl
 import pytest
 import torch
 from torch import nn
@@ -41,7 +42,9 @@ def test_labels_are_numbered_by_each_client_itself(own):
     assert own.classes == 3
     assert own.own_labels == {"north": ["cat", "dog"], "south 10": ["ash", "elm", "oak"], "south 9": ["dog", "owl"]}
     assert [int(client.y.max()) for client in own.clients] == [1, 2, 1]
-    assert "south 10: 0 ash, 1 elm, 2 oak" in partition_text(own)
+    assert own.class_names == ("ash", "cat", "dog", "elm", "oak", "owl")
+    assert own.label_counts().tolist()[1] == [8, 0, 0, 8, 8, 0]
+    assert "each client numbers its own: 0 ash, 1 cat, 2 dog" in partition_text(own)
 
 
 def test_numbers_are_labels_as_they_come():
@@ -78,10 +81,35 @@ def test_methods_that_average_heads_are_refused_with_a_reason(method, own):
         idiolect.run(method, own, model=Net, rounds=1)
 
 
-@pytest.mark.parametrize("method", ["fedhkd", "fedpac"])
-def test_methods_that_compare_features_are_refused_with_a_reason(method, own):
-    with pytest.raises(InputError):
-        idiolect.run(method, own, model=Net, rounds=1)
+@pytest.mark.parametrize("method", ["fedhkd", "fedpac", "gpfl", "fedcp", "fedmd"])
+def test_methods_that_share_something_of_each_class_are_refused_even_where_all_have_as_many(method):
+    two = load({name: (x, y) for name, (x, y) in sites().items() if name != "south 10"}, labels="own")
+    with pytest.raises(InputError, match=r"labels|public"):
+        idiolect.run(method, two, model=Net, rounds=1)
+
+
+def test_advice_knows_that_the_clients_classes_differ(own):
+    advice = idiolect.advise(own, model=Net, race=False)
+    assert {finding.scale.name: finding.level for finding in advice.findings}["label skew"] == "strong"
+    assert "fedper" in advice.sentence
+    assert "averages the output layer" in "".join(advice.skipped.values())
+
+
+def test_a_constant_per_client_is_scored_and_one_for_all_is_not(own):
+    constants = idiolect.run("local", own, model=Net, rounds=1).summary["constants"]
+    assert set(constants) == {"own"}
+
+
+def test_the_classes_of_a_table_may_be_each_clients_own(own):
+    kinds = [("ward 10", "cat"), ("ward 9", "oak"), ("ward 10", "dog"), ("ward 9", "ash"), ("ward 9", "elm")] * 4
+    frame = pl.DataFrame({"ward": [w for w, _ in kinds], "kind": [k for _, k in kinds], "age": [1.0] * 20})
+    data = load(frame, client="ward", target="kind", labels="own")
+    assert data.own_labels == {"ward 9": ["ash", "elm", "oak"], "ward 10": ["cat", "dog"]}
+    assert (data.classes, data.names.classes) == (3, ())
+    assert idiolect.run("fedper", data, rounds=1).model("ward 10")(torch.zeros(1, 1)).shape == (1, 2)
+    for wrong, problem in (({"target": "age"}, "holds numbers"), ({"public": 0.2}, "public data")):
+        with pytest.raises(InputError, match=problem):
+            load(frame, **{"client": "ward", "target": "kind", "labels": "own"} | wrong)
 
 
 def test_comparisons_and_the_command_line_take_them(tmp_path):
@@ -99,7 +127,7 @@ def test_comparisons_and_the_command_line_take_them(tmp_path):
         with pytest.raises(SystemExit) as end:
             main(command)
         assert end.value.code == 0
-    assert (tmp_path / "page.html").stat().st_size > 1000
+    assert "Classes: 0 u, 1 v, 2 w, 3 x, 4 y." in (tmp_path / "page.html").read_text()
 
 
 def test_a_models_file_has_the_clients_own_classes_and_head(own, tmp_path):

@@ -39,6 +39,23 @@ def test_divergence_is_said_once_with_the_column_that_is_not_scaled(said):
     assert "scale=federated" in line
 
 
+def test_the_column_is_named_beside_other_inputs_too(said):
+    income = torch.tensor([[1e4 + at, at / 20] for at in range(20)])
+    site = {"scan": torch.randn(20, 1, 2, 2), "blood": income, "age": torch.rand(20, 1)}
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tell = torch.nn.Linear(3, 1)
+
+        def forward(self, scan, blood, age):
+            return self.tell(torch.cat([blood, age], 1))
+
+    run(load({"a": (site, torch.rand(20)), "b": (site, torch.rand(20))}), lr=0.5, rounds=4, method="local", model=Net)
+    (line,) = [text for text in said() if "diverge" in text]
+    assert "the input 'blood[0]' goes up to 1e+04, where others reach" in line
+
+
 def test_what_is_scaled_and_learns_is_said_nothing_of(said):
     frame = rows(40, income=[1e4 + at for at in range(40)])
     run(load(frame, client="ward", target="died", scale="federated"), lr=0.5)
@@ -50,6 +67,14 @@ def test_a_first_round_of_unusable_uploads_ends_the_run_with_its_reason():
     data = load(frame, client="ward", target="died", predict="numbers")
     with pytest.raises(TrainingError, match=r"can be used.*is not finite; a smaller learning rate.*the input 'income'"):
         run(data, lr=0.5)
+
+
+def test_a_loss_that_is_no_number_from_the_start_is_not_blamed_on_the_learning_rate():
+    def broken(outputs, y):
+        return outputs.sum(1) * float("nan")
+
+    with pytest.raises(TrainingError, match="the loss is not a number even before the first step"):
+        run(load(rows(40), client="ward", target="died"), loss=broken)
 
 
 def test_clients_of_one_class_and_without_validation_or_test_are_named_once(said):

@@ -230,3 +230,17 @@ def test_a_segmentation_task_takes_the_dice_loss():
         Task(nn.Conv2d(3, 2, 1), (images, truth), "dice", classes=3)
     with pytest.raises(ModelError, match="do not fit targets"):
         Task(nn.Linear(4, 3), (torch.rand(2, 4), torch.zeros(2, 2)), "dice")
+
+
+def test_one_logit_is_enough_for_two_classes():
+    x, y = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+    task = Task(nn.Linear(3, 1), (x, y), metrics="ece, f1_macro, roc_auc, accuracy", classes=2)
+    assert task.loss_fn is LOSSES["bce"]
+    assert list(task.metrics) == ["calibration_error", "macro_f1", "auc", "accuracy"]
+    with pytest.raises(ModelError, match="or say loss=bce, for which one logit is enough"):
+        Task(nn.Linear(3, 1), (x, y), loss="cross_entropy", classes=2)
+
+
+def test_a_loss_without_gradient_is_refused():
+    with pytest.raises(ModelError, match="it has no gradient"):
+        fit_loss(lambda outputs, y: (outputs.argmax(1) != y).float(), torch.randn(2, 3), torch.tensor([0, 1]), 3)

@@ -65,7 +65,7 @@ class Advice:
     @property
     def best(self) -> str:
         """The method to use: the winner of the race, or the first by the rules where nobody won."""
-        return self.winner or self.recommended[0].method
+        return self.winner or next((choice.method for choice in self.recommended), "local")
 
     @property
     def winner(self) -> str | None:
@@ -94,6 +94,8 @@ class Advice:
     def sentence(self) -> str:
         """The advice in one sentence."""
         names = ", ".join(choice.method for choice in self.recommended)
+        if not names and self.winner is None:
+            return "Start with local: none of the methods that suit these clients by the rules can run here."
         if self.race is None:
             return f"Start with {names}: they suit these clients by the rules, which no race has verified."
         if self.winner is None:
@@ -214,19 +216,18 @@ class Study:
         check_needs(make_plan(replace(self.config, method=describe(built)), objects))
         return built
 
+    def try_build(self, method: str) -> Method | None:
+        """A method, if it can run here."""
+        with suppress(IdiolectError):
+            return self.build(method)
+        return None
+
     def choose_families(self, there: Sequence[str]) -> list[str]:
         """One method of each family of which none is there yet; families that cannot run here are left out."""
-        chosen = []
+        known, chosen = {name.partition("(")[0] for name in (*there, *REFERENCES)}, list[str]()
         for members in rank_families(self.advice.findings):
-            if {name.partition("(")[0] for name in members} & {
-                name.partition("(")[0] for name in (*there, *REFERENCES)
-            }:
-                continue
-            for method in members:
-                with suppress(IdiolectError):
-                    self.build(method)
-                    chosen.append(method)
-                    break
+            if not known & {name.partition("(")[0] for name in members}:
+                chosen += [method for method in members if self.try_build(method) is not None][:1]
         return chosen
 
     @cached_property
@@ -234,9 +235,8 @@ class Study:
         """The race as planned, timed by a few rounds: the recommended methods, one of each family, and references."""
         recommended = [choice.method for choice in self.advice.recommended]
         names = dict.fromkeys([*recommended, *self.choose_families(recommended), *REFERENCES])
-        return plan_race(
-            [self.build(name) for name in names], self.plan, self.engine, self.rounds, self.budget, self.config.select
-        )
+        methods = [method for name in names if (method := self.try_build(name))]
+        return plan_race(methods, self.plan, self.engine, self.rounds, self.budget, self.config.select)
 
     def run_race(self, reporter: Reporter | None = None) -> Advice:
         """The advice after the race."""

@@ -59,4 +59,4 @@ def write_number(value: float) -> str:
     """
     if math.isnan(value):
         return "–"
-    return f"{value:.0f}" if value == round(value) and value >= 1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+    return f"{value:.0f}" if value == round(value) else f"{value:.3f}" if value < 10 else f"{value:.1f}"

@@ -167,7 +167,7 @@ def follow_up(advice: Advice, study: Study) -> str:
         if advice.race and advice.winner
         else [m.method for m in advice.recommended]
     )
-    chosen = ", ".join(dict.fromkeys([*first, "fedavg"]))
+    chosen = ", ".join(dict.fromkeys([*first, "fedavg" if study.try_build("fedavg") else "local"]))
     default = idiolect.Config().as_dict()
     differ = {k: v for k, v in study.config.as_dict().items() if v != default[k] and k not in ("method", "seed")}
     flags = "".join(f" --{name.replace('_', '-')}{as_argument(value)}" for name, value in differ.items())

@@ -41,7 +41,7 @@ from .folder import (
     write_spec,
 )
 from .leaderboard import Comparison, rank
-from .processes import Job, ProcessRunner
+from .processes import Job, ProcessRunner, require_guard
 from .tables import write_comparison
 
 log = logging.getLogger("idiolect")
@@ -97,6 +97,8 @@ def compare(
     if "method" in settings:
         raise InputError("a comparison has several methods; give methods=... instead of method=...")
     check_budget(budget)
+    if jobs > 1:
+        require_guard(jobs)
     config, objects = separate({"data": data, **settings})
     seed_list = resolve_seeds(seeds, config.seed)
     folder = None if out is None else Path(out)

@@ -14,13 +14,20 @@ REFERENCES = ("fedavg", "local")
 
 def summarize(comparison: Comparison) -> str:
     """What came out, in a sentence or two, of any comparison and of the runs of one method, and how sure it is: beside
-    FedAvg and local training if both took part, else beside the baseline."""
+    FedAvg and local training if both took part, else beside the baseline; and whether it is better than constants."""
+    rows = comparison.rows
+    if any(row.beats_constants is not False for row in rows):
+        return _summarize(comparison)
+    return f"{_summarize(comparison)} {'No method' if len(rows) > 1 else 'It'} is better than predicting a constant."
+
+
+def _summarize(comparison: Comparison) -> str:
     protocol, rows = comparison.protocol, comparison.rows
     metric, baseline, seeds = protocol["metric"], protocol["baseline"], len(protocol["seeds"])
     show, best = formatter(metric), rows[0]
     if math.isnan(best.selected.mean):
         return f"The test {metric} of {'every method' if len(rows) > 1 else best.method} is undefined."
-    reached = f"a test {metric} of {_with_interval(best, show, unit(metric))}"
+    reached = f"a test {metric} of {_with_interval(best, metric, show)}"
     if len(rows) == 1:
         spread = f"its clients have {show(best.worst)} at worst and {show(best.mean)} on average"
         doubt = "" if seeds > 1 else " One seed says nothing of chance."
@@ -32,22 +39,34 @@ def summarize(comparison: Comparison) -> str:
             return sentence
     if best.versus is None:
         return f"No method has a better score than {baseline}, which reaches {reached}. {_doubt(rows, seeds)}".strip()
-    points = " points" * bool(unit(metric))
-    ahead = f"{best.method} has the best score, {reached}: {show(best.versus.difference, sign=True)}{points}"
+    ahead = f"{best.method} has the best score, {reached}"
+    difference, low, high = _write_alike(metric, best.versus.difference, best.versus.low, best.versus.high)
+    beside = f"{difference}{' points' * bool(unit(metric))} beside {baseline}"
     if seeds == 1:
-        return f"{ahead} beside {baseline}. {_doubt(rows, seeds)}"
-    low, high = (show(value, sign=True) for value in (best.versus.low, best.versus.high))
+        return f"{ahead}: {beside}. {_doubt(rows, seeds)}"
     finding = "is more than chance explains" if best.p_holm < SIGNIFICANT else "may be chance"
     return (
-        f"Over {seeds} seeds, {ahead} beside {baseline} (95 % interval {low} to {high}), which {finding}"
+        f"Over {seeds} seeds, {ahead}: {beside} (95 % interval {low} to {high}), which {finding}"
         f" (Holm-corrected p {_compare(best.p_holm)})."
     )
 
 
-def _with_interval(row: LeaderboardRow, show: Formatter, unit: str) -> str:
+def _with_interval(row: LeaderboardRow, metric: str, show: Formatter) -> str:
     mean, half = row.selected
-    interval = "" if math.isnan(half) else f" (95 % interval {show(mean - half)} to {show(mean + half)})"
-    return f"{show(mean)} {unit}".rstrip() + interval
+    if math.isnan(half):
+        return f"{show(mean)} {unit(metric)}".rstrip()
+    low, high = (max(mean - half, 0.0), min(mean + half, 1.0)) if unit(metric) else (mean - half, mean + half)
+    score, least, most = _write_alike(metric, mean, low, high, sign="")
+    return f"{score} {unit(metric)}".rstrip() + f" (95 % interval {least} to {most})"
+
+
+def _write_alike(metric: str, *values: float, sign: str = "+") -> list[str]:
+    """Numbers with as many digits after the point as accuracies have, or as the largest needs for three digits."""
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    if unit(metric) or not 1e-6 < largest < 1e6:
+        return [formatter(metric)(value, sign=bool(sign)) for value in values]
+    digits = max(0, 2 - math.floor(math.log10(largest)))
+    return ["–" if math.isnan(value) else f"{value:{sign},.{digits}f}" for value in values]
 
 
 def _doubt(rows: Sequence[LeaderboardRow], seeds: int) -> str:
@@ -91,18 +110,21 @@ def conclude_scores(scores: Mapping[str, Sequence[float]], metric: str = "accura
     show = formatter(metric)
     reference, best = max(REFERENCES, key=means.__getitem__), max(others, key=means.__getitem__)
     difference, low, high, _ = tests[best][REFERENCES.index(reference)]
+    several = len(others) > 1
+    did = f"{len(reliable) or 'none'} of {len(others)} other methods did" if several else f"{best} did"
+    never, it = ("", f"the best of them, {best},") if several else (" not do", "it")
+    chosen = ", not corrected for choosing the best" * several
     if reliable:
-        finding = f"{len(reliable)} of {len(others)} other methods did better than both (Holm-corrected p < 0.05)"
+        finding = f"{did} better than both (Holm-corrected p < 0.05)"
     elif difference > 0:
-        finding = f"none of {len(others)} other methods did reliably better than both (Holm-corrected p >= 0.05)"
+        finding = f"{did}{never} reliably better than both (Holm-corrected p >= 0.05)"
     else:
-        finding = f"none of {len(others)} other methods did better than {reference}"
+        finding = f"{did}{never} better than {reference}"
+    gap, least, most = _write_alike(metric, difference * sign, *sorted((low * sign, high * sign)))
     known = " and ".join(f"{name} has {show(sign * means[name])} {unit(metric)}".rstrip() for name in REFERENCES)
     return (
-        f"Over {len(scores[reference])} seeds, {known}; {finding}; the best of them, {best}, differs from {reference}"
-        f" by {show(difference * sign, sign=True)}{' points' * bool(unit(metric))} (95 % interval"
-        f" {show(min(low * sign, high * sign), sign=True)} to {show(max(low * sign, high * sign), sign=True)}, not"
-        " corrected for choosing the best)."
+        f"Over {len(scores[reference])} seeds, {known}; {finding}; {it} differs from {reference}"
+        f" by {gap}{' points' * bool(unit(metric))} (95 % interval {least} to {most}{chosen})."
     )
 
 

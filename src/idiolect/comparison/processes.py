@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.allocator import tune_allocator
-from ..core.errors import IdiolectError, TrainingError
+from ..core.errors import IdiolectError, InputError, TrainingError
 from ..core.forwarding import Forward
 from ..runs.api import carry_out
 from ..runs.interrupt import Interrupt, catch_interrupt
@@ -27,6 +27,15 @@ from ..runs.settings import Config
 from ..runs.setup import make_plan
 
 log = logging.getLogger("idiolect")
+
+
+GUARD = "under if __name__ == '__main__'"
+
+
+def require_guard(jobs: int) -> None:
+    """Raise `InputError` in a process that a comparison started and that reads the user's script before anything."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise InputError(f"with jobs={jobs} every process reads your script first; put the comparison {GUARD}")
 
 
 @dataclass(frozen=True)
@@ -102,8 +111,8 @@ class ProcessRunner:
             process.join()
             if not self.is_stopping():
                 raise IdiolectError(
-                    f"the process of {job.label} ended with exit code {process.exitcode}; was there enough memory?"
-                    " What it had committed is safe and can be continued"
+                    f"the process of {job.label} ended with exit code {process.exitcode}; was there enough memory, and"
+                    f" is the call {GUARD}, where it is in a script? What was committed is safe and can be continued"
                 ) from None
             message = Done(None)  # it was interrupted before it could begin
         if isinstance(message, Progress):

@@ -68,7 +68,7 @@ def scores_table(comparison: Comparison) -> Table:
         head("std of clients", short="std"): lambda s: score_cell(s.std, metric),
     }
     means = "Means over seeds, ± half of the 95 % interval. " if len(comparison.protocol["seeds"]) > 1 else ""
-    title, note = label(comparison.protocol["metric"]) + lower, f"{means}The best by test is optimistic."
+    title, note = f"test {label(comparison.protocol['metric'])}{lower}", f"{means}The best by test is optimistic."
     table = _table("leaderboard", title, f"{note}{_explain_bold(comparison, 'better than')}", columns, comparison.rows)
     better = [
         n for n, s in enumerate(comparison.rows) if stands(s) and s.versus and (s.versus.difference < 0) == bool(lower)

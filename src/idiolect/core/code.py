@@ -139,7 +139,7 @@ def user_code(problem: str, kind: type[InputError] = InputError) -> Iterator[Non
         yield
     except IdiolectError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise kind(f"{problem}: {explain(error)}") from error
 
 

@@ -4,7 +4,7 @@ stacked, sent between processes and hashed is one tensor, and only the network s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -109,19 +109,28 @@ class InputLayout:
 
     def unpack(self, rows: Tensor) -> Nested:
         """Rows as inputs: a tensor or, of sequences, a `Padded`."""
-        parts = torch.split(rows, [leaf.size for leaf in self.leaves], 1)
-        return rebuild(
-            self.structure, iter([_unpack_leaf(part, leaf) for part, leaf in zip(parts, self.leaves, strict=True)])
-        )
+        return rebuild(self.structure, iter([_unpack_leaf(part, leaf) for part, leaf in self._split(rows)]))
 
     def whole_numbers(self, rows: Tensor) -> list[Tensor]:
         """The inputs that are whole numbers."""
-        parts = torch.split(rows, [leaf.size for leaf in self.leaves], 1)
-        return [
-            part[:, int(leaf.sequence) :].long()
-            for part, leaf in zip(parts, self.leaves, strict=True)
-            if leaf.dtype == "int64"
+        return [part[:, int(leaf.sequence) :].long() for part, leaf in self._split(rows) if leaf.dtype == "int64"]
+
+    def tokens(self, rows: Tensor) -> list[Tensor]:
+        """The sequences of whole numbers, filled up with zeros."""
+        return [part[:, 1:].long() for part, leaf in self._split(rows) if leaf.sequence and leaf.dtype == "int64"]
+
+    def change_tokens(self, rows: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """Rows with their sequences of whole numbers changed; what fills up must stay zero."""
+        parts = [
+            torch.cat([part[:, :1], change(part[:, 1:].long()).to(part.dtype)], 1)
+            if leaf.sequence and leaf.dtype == "int64"
+            else part
+            for part, leaf in self._split(rows)
         ]
+        return torch.cat(parts, 1)
+
+    def _split(self, rows: Tensor) -> list[tuple[Tensor, Leaf]]:
+        return list(zip(torch.split(rows, [leaf.size for leaf in self.leaves], 1), self.leaves, strict=True))
 
     def as_plain(self) -> Any:
         """Plain values, as JSON has them."""
@@ -228,6 +237,8 @@ def _count(value: Any) -> int:
 
 def _read_tensor(values: Any, owner: str) -> Tensor:
     try:
+        if isinstance(values, list) and values and all(isinstance(value, Tensor) for value in values):
+            values = torch.stack(values)
         tensor = torch.as_tensor(values).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{owner}: these inputs are no numbers of one shape ({str(error).splitlines()[0]})") from error

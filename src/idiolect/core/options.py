@@ -91,6 +91,10 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+PLAIN = {bool, int, float, str, types.NoneType}
+"""What plain fields of a dataclass hold that are options without being declared as such."""
+
+
 @dataclass(frozen=True)
 class OptionInfo:
     """One option as the command line and the documentation show it."""
@@ -129,17 +133,18 @@ def options_of(cls: type) -> dict[str, OptionInfo]:
 @cache
 def _read_options(cls: type) -> dict[str, OptionInfo]:
     hints = typing.get_type_hints(cls)
+    kinds = {field.name: _plain_types(hints[field.name]) for field in dataclasses.fields(cls) if field.init}
     return {
         field.name: OptionInfo(
             field.name,
             None if field.default is dataclasses.MISSING else field.default,
-            field.metadata["option"],
-            _plain_types(hints[field.name]),
+            field.metadata.get("option", Limits()),
+            kinds[field.name],
             _item_types(hints[field.name]),
-            field.metadata["tuned"],
+            field.metadata.get("tuned", "never"),
         )
         for field in dataclasses.fields(cls)
-        if "option" in field.metadata
+        if "option" in field.metadata or (field.init and PLAIN.issuperset(kinds[field.name]))
     }
 
 

@@ -16,6 +16,7 @@ from ..core.errors import DataError
 from ..core.layout import InputLayout, find_layout
 from ..core.options import Options, option
 from .cutting import KINDS, Cutting
+from .fitting import COLUMNS
 from .formats.frames import require_columns
 from .lists import is_list, pad, read_lists, read_words
 from .naming import Naming, number_labels, sort_names
@@ -46,6 +47,9 @@ class Columns(Options):
         None,
         choices=("classes", "numbers"),
         help="what the target is; none takes text, yes or no and whole numbers as classes, other numbers as numbers",
+    )
+    labels: str = option(
+        "shared", choices=("shared", "own"), help="whether all clients share the classes, or each has its own"
     )
     scale: str = option(
         "none", choices=SCALES, help="minus the mean, over the standard deviation of training samples, its own or all's"
@@ -81,22 +85,27 @@ class Columns(Options):
         for column in (*named, *self.targets):
             refuse_gaps(table[column], owner)
         y, classes = read_targets([table[column] for column in self.targets], self.predict, owner)
+        if self.labels == "own" and not classes:
+            raise DataError(f"{owner}: labels=own is for classes, but {self.target!r} holds numbers; leave it out")
         texts = [table[name] for name in features if self.encode == "words" and is_text_column(table[name])]
         sequences, lexicon = self._sequences(table, features, texts, owner)
         groups = None if self.client is None else client_names(table[self.client])
         number = len(classes) or (None if y.is_floating_point() else int(y.max()) + 1)
         targets = self.targets if len(self.targets) > 1 else ()
         features = [known for known in features if known not in sequences]
-        if sequences:
-            x, layout = self._lay_out(table, features, sequences, owner)
-            names, cutting = Naming(classes, targets=targets), self._cutting(table, owner)
-            return Pool(x, y, groups, number, name, names=names, cutting=cutting, layout=layout, lexicon=lexicon)
         columns, values = self._inputs(table, features, owner)
-        rows = np.concatenate(values, 1)
         preparation = Preparation(tuple(columns), self.scale, self.gaps)
         plain = self.scale == "none" and self.gaps == "refuse" and not any(column.values for column in columns)
+        x, layout = torch.from_numpy(np.concatenate(values, 1)) if values else None, None
+        if sequences:
+            x, layout = _lay_out(x, sequences, owner)
+        if x is None or not (columns or plain):
+            raise DataError(
+                f"{owner} has no columns to scale or fill beside the sequences ({', '.join(sequences)}); leave out"
+                " scale and gaps"
+            )
         return Pool(
-            torch.from_numpy(np.ascontiguousarray(rows.astype(np.float32) if plain else rows)),
+            x.float() if plain and x.is_floating_point() else x,
             y,
             groups,
             number,
@@ -104,6 +113,9 @@ class Columns(Options):
             names=Naming(classes, preparation.inputs, targets=targets),
             cutting=self._cutting(table, owner),
             preparation=None if plain else preparation,
+            layout=layout,
+            lexicon=lexicon,
+            own_labels=self.labels == "own",
         )
 
     @property
@@ -127,27 +139,6 @@ class Columns(Options):
                 say_tokens(f"{owner}: the lists of {name!r}", max(int(row.max()) for row in values))
         words, lexicon = read_words(texts, owner)
         return found | {column.name: rows for column, rows in zip(texts, words, strict=True)}, lexicon
-
-    def _lay_out(
-        self, table: pl.DataFrame, features: list[str], sequences: Mapping[str, Any], owner: str
-    ) -> tuple[torch.Tensor, InputLayout]:
-        """Sequences, and all other columns as one input `columns` beside them."""
-        several: dict[str, Any] = {name: pad(rows) for name, rows in sequences.items()}
-        if features:
-            rows = np.concatenate(self._inputs(table, features, owner)[1], 1)
-            if self.scale != "none" or np.isnan(rows).any():
-                raise DataError(
-                    f"{owner}: columns beside sequences ({', '.join(sequences)}) cannot be scaled or filled; leave out"
-                    " scale and drop rows with gaps, or leave the sequences out"
-                )
-            if "columns" in several:
-                raise DataError(
-                    f"{owner}: the column 'columns' is a sequence; rename it, as that is what all others are"
-                )
-            several = {"columns": torch.from_numpy(rows.astype(np.float32)), **several}
-        nested = several if len(several) > 1 else next(iter(several.values()))
-        layout = find_layout(nested)
-        return layout.pack(nested, owner), layout
 
     def _inputs(self, table: pl.DataFrame, features: list[str], owner: str) -> tuple[list[Column], list[np.ndarray]]:
         columns, values = [], []
@@ -190,9 +181,8 @@ class Columns(Options):
             )
         if self.encode == "refuse":
             raise DataError(
-                f"{owner}: the column {name!r} holds text such as {_example(column)}; encode it as numbers, an input"
-                " per"
-                f" value, by encode=onehot, or leave it out: leave_out=[{name}]"
+                f"{owner}: the column {name!r} holds text such as {_example(column)}; {_advise_text(column)} or leave"
+                f" it out: leave_out=[{name}]"
             )
         texts = column.cast(pl.String)
         if self.gaps == "mean":
@@ -236,6 +226,24 @@ class Columns(Options):
             else:
                 parts.append(self._read_column(values, owner)[1])
         return np.concatenate(parts, 1)
+
+
+def _lay_out(
+    columns: torch.Tensor | None, sequences: Mapping[str, Any], owner: str
+) -> tuple[torch.Tensor, InputLayout]:
+    """Sequences, and all other columns as one input beside them, in front, as exact as they were."""
+    several: dict[str, Any] = {name: pad(rows) for name, rows in sequences.items()}
+    if columns is None:
+        nested = several if len(several) > 1 else next(iter(several.values()))
+        layout = find_layout(nested)
+        return layout.pack(nested, owner), layout
+    if COLUMNS in several:
+        raise DataError(f"{owner}: the column {COLUMNS!r} is a sequence; rename it, as that is what all others are")
+    several = {COLUMNS: columns.float(), **several}
+    layout = find_layout(several)
+    rows = layout.pack(several, owner).double()
+    rows[:, : columns.shape[1]] = columns
+    return rows, layout
 
 
 def one_hot(column: pl.Series, values: tuple[str, ...]) -> np.ndarray:
@@ -359,5 +367,24 @@ def is_date(text: str) -> bool:
 
 
 def _example(column: pl.Series) -> str:
-    values: list[Any] = column.drop_nulls().head(1).to_list()
-    return repr(values[0]) if isinstance(values[0], str) else str(values[0])
+    """A value; of text one that is no number, if there is one."""
+    values: list[Any] = column.drop_nulls().to_list()
+    found = next((value for value in values if isinstance(value, str) and not _NUMBER.fullmatch(value)), values[0])
+    return repr(found) if isinstance(found, str) else str(found)
+
+
+def _advise_text(column: pl.Series) -> str:
+    """What helps where a column is not of numbers."""
+    texts: list[str] = column.drop_nulls().cast(str).to_list()
+    wrong = sum(not _NUMBER.fullmatch(text) for text in texts)
+    if wrong and all(_COMMA.fullmatch(text.strip()) for text in texts):
+        return "write numbers with a point, as in 1.5,"
+    if not wrong:
+        return "its numbers are text, so turn it into numbers,"
+    if 0 < wrong < len(texts) / 2:
+        return f"{wrong} of {len(texts)} cells are no numbers, so correct or empty them,"
+    return "encode it as numbers, an input per value, by encode=onehot,"
+
+
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+_COMMA = re.compile(r"[+-]?[\d.]*\d(,\d+)?")

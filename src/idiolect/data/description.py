@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from ..core.errors import DataError, InputError
 from ..core.layout import InputLayout, Leaf, join_layouts, read_layout
 from .checks import MOST_CLASSES
 from .federation import Federation
+from .fitting import name_shape, widen_columns
+from .lists import FILLERS
 from .naming import UNNAMED, Naming, sort_names
 from .preparing import GAPS, SCALES, Column, ColumnSums, Preparation
 
@@ -77,6 +79,7 @@ class Description:
         names: of classes and features.
         layout: how several inputs lie side by side.
         table: what columns they come from, where something is done to these.
+        own: the names of the classes of each client, by its number, where each has its own.
     """
 
     x: tuple[tuple[int, ...], str]
@@ -86,6 +89,7 @@ class Description:
     names: Naming = UNNAMED
     layout: InputLayout | None = None
     table: TableFacts | None = None
+    own: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """As JSON."""
@@ -93,6 +97,8 @@ class Description:
         if self.names:
             facts["names"] = self.names.as_dict()
         facts |= {name: part.as_plain() for name in ("layout", "table") if (part := getattr(self, name)) is not None}
+        if self.own:
+            facts["own"] = sorted(self.own.items())
         return json.dumps(facts, sort_keys=True)
 
     def join(self, other: Description) -> Description:
@@ -104,35 +110,49 @@ class Description:
         table = None if self.table is None and other.table is None else _join_tables(self.table, other.table)
         layout, x = None, self.x
         if self.layout is not None or other.layout is not None:
-            layout = join_layouts(_layout_of(self), _layout_of(other), ("the others", "it"))
+            parts = [_layout_of(self), _layout_of(other)]
+            if table is not None:
+                width = len(table.preparation.inputs) + sum(table.gaps)
+                parts = [widen_columns(part, width) or part for part in parts]
+            layout = join_layouts(parts[0], parts[1], ("the others", "it"))
             x = ((sum(leaf.size for leaf in layout.leaves),), str(layout.dtype).removeprefix("torch."))
         elif table is not None:
             x = ((len(table.preparation.inputs) + sum(table.gaps),), self.x[1])
         elif self.x != other.x:
             raise DataError(f"its inputs are {_show(other.x)}, those of the others {_show(self.x)}; all must agree")
+        if bool(self.own) != bool(other.own):
+            raise DataError("some clients have labels of their own, others share theirs; give all alike")
         names = self._join_names(other, table)
         classes = len(names.classes) or (None if self.classes is None else max(self.classes, other.classes or 0))
         words = None if self.words is None and other.words is None else max(self.words or 0, other.words or 0)
-        return Description(x, self.y, classes, words, names, layout, table)
+        words = len(names.words) or words
+        return Description(x, self.y, classes, words, names, layout, table, {**self.own, **other.own})
 
     def _join_names(self, other: Description, table: TableFacts | None) -> Naming:
         mine, its = self.names, other.names
         if bool(mine.classes) != bool(its.classes):
             raise DataError("some clients have labels that are text, others numbers; give all as text or as numbers")
         classes = mine.classes if mine.classes == its.classes else sort_names([*mine.classes, *its.classes])
-        if table is not None:
-            return Naming(classes, table.preparation.inputs + _say_missing(table.preparation, table.gaps))
-        if mine.features != its.features:
+        if mine.targets != its.targets or bool(mine.words) != bool(its.words):
             raise DataError(
-                f"its features are {', '.join(its.features) or 'without names'}, those of the others"
-                f" {', '.join(mine.features) or 'without names'}; all must agree"
+                f"its targets are {_list(its.targets)}, those of the others {_list(mine.targets)}, or only some have"
+                " texts as words; all must agree"
             )
-        return Naming(classes, mine.features)
+        words = FILLERS + tuple(sorted({*mine.words, *its.words} - {*FILLERS})) if mine.words else ()
+        if table is not None:
+            features = table.preparation.inputs + _say_missing(table.preparation, table.gaps)
+        elif mine.features == its.features:
+            features = mine.features
+        else:
+            raise DataError(
+                f"its features are {_list(its.features)}, those of the others {_list(mine.features)}; all must agree"
+            )
+        return Naming(classes, features, words, mine.targets)
 
 
 def describe(data: Federation, index: int) -> Description:
-    """What one client of a federation says of its data."""
-    client, prepared = data.clients[index], data.prepared
+    """What one client of a federation says of its data; of a federation that has this client alone, too."""
+    client, prepared = data.clients[index if len(data) > 1 else 0], data.prepared
     table = None
     if prepared is not None and prepared.sums is not None:
         table = TableFacts(prepared.preparation, tuple(prepared.gaps.tolist()), prepared.sums)
@@ -141,9 +161,10 @@ def describe(data: Federation, index: int) -> Description:
         (tuple(client.y.shape[1:]), str(client.y.dtype).removeprefix("torch.")),
         data.classes,
         data.vocabulary or None,
-        Naming(data.names.classes, data.names.features),
+        replace(data.names, words=data.names.words if data.layout else ()),
         data.layout,
         table,
+        {place if len(data) > 1 else index: one.labels for place, one in enumerate(data.clients) if one.labels},
     )
 
 
@@ -165,14 +186,19 @@ def read_description(text: str) -> Description:
         if layout is not None and [sum(leaf.size for leaf in layout.leaves)] != [*x[0]]:
             raise ValueError("the inputs do not fill a row")
         table = _read_table(facts["table"]) if "table" in facts else None
-        if table is not None and x[0] != (len(table.preparation.inputs) + sum(table.gaps),):
+        if table is not None and name_shape(x[0], layout) != (len(table.preparation.inputs) + sum(table.gaps),):
             raise ValueError("the columns do not fill a row")
         named = facts.get("names", {})
-        names = Naming(*(tuple(map(_text, named.get(kind, ()))) for kind in ("classes", "features")))
-        names.check(facts["classes"], x[0])
-        if len(set(names.classes)) < len(names.classes):
-            raise ValueError("two classes have one name")
-        return Description(x, y, facts["classes"], facts["words"], names, layout, table)
+        names = Naming(**{kind: tuple(map(_text, named[kind])) for kind in named})
+        names.check(facts["classes"], name_shape(x[0], layout))
+        if any(len(set(each)) < len(each) for each in (names.classes, names.words)):
+            raise ValueError("two classes or words have one name")
+        if names.words and (names.words[: len(FILLERS)] != FILLERS or len(names.words) != facts["words"]):
+            raise ValueError("the words are not those of a text")
+        own = {_size(place): tuple(map(_text, labels)) for place, labels in facts.get("own", ())}
+        if own and max(map(len, own.values())) != facts["classes"]:
+            raise ValueError("the clients' own labels are not so many")
+        return Description(x, y, facts["classes"], facts["words"], names, layout, table, own)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InputError) as error:
         raise InputError(f"a client's description of its data cannot be used: {text!r:.200}") from error
 
@@ -191,6 +217,10 @@ def fill_in(rows: np.ndarray, order: Sequence[int | None]) -> np.ndarray:
     array([[2., 0.]])
     """
     return np.stack([np.zeros(len(rows)) if at is None else rows[:, at] for at in order], 1)
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names) or "without names"
 
 
 def _show(kind: tuple[tuple[int, ...], str]) -> str:

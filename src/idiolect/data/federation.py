@@ -22,14 +22,24 @@ from . import arrays
 from .checks import check_clients, check_public, warn_of_random
 from .client import Client, build_client
 from .cutting import Cutting
+from .fitting import Fitted, Raw, name_shape
 from .lazy.cache import attach_cache
-from .lists import keep_trained
-from .naming import UNNAMED, Naming, make_naming, number_clients, number_names, number_own
+from .naming import (
+    UNNAMED,
+    Naming,
+    make_naming,
+    name_dealt,
+    number_clients,
+    number_dealt,
+    number_names,
+    number_own,
+    sort_names,
+)
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
 from .preparing import Preparation, Prepared
 from .samples import Inputs, Samples, digest_rows
 from .several import lay_out
-from .splits import SHARES, SPLITS, Indices, Unseen, check_seed, check_shares, cut, hold_out
+from .splits import SHARES, SPLITS, Unseen, check_seed, check_shares, cut, hold_out
 from .transforms import Transforms
 
 
@@ -78,6 +88,16 @@ class Federation:
     def own_labels(self) -> dict[str, list[str]]:
         """The names of each client's own classes, where each has its own."""
         return {client.name: list(client.labels) for client in self.clients if client.labels}
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of all classes; where each client has its own, those of all together."""
+        return self.names.classes or sort_names(name for names in self.own_labels.values() for name in names)
+
+    def named_labels(self, client: Client, index: Tensor) -> Tensor:
+        """A client's labels at some positions, with one number for one name even where each has its own."""
+        y = client.y.index_select(0, index.long())
+        return torch.tensor([self.class_names.index(name) for name in client.labels])[y] if client.labels else y
 
     @cached_property
     def seen(self) -> tuple[int, ...]:
@@ -156,7 +176,7 @@ class Federation:
         return self
 
     def label_counts(self) -> Tensor:
-        """How many samples of each class each client holds: [clients, classes].
+        """How many samples of each class each client holds: [clients, classes], own ones in the order of `class_names`.
 
         >>> Federation.from_clients([([[0.0]], [1]), ([[0.0], [1.0]], [0, 1])]).label_counts()
         tensor([[0, 1],
@@ -164,8 +184,9 @@ class Federation:
         """
         if self.classes is None:
             raise DataError(f"{self.name} predicts numbers, so there are no labels to count")
-        labels = (client.y[client.indices].flatten() for client in self.clients)
-        return torch.stack([torch.bincount(client_labels, minlength=self.classes) for client_labels in labels])
+        labels = (self.named_labels(client, client.indices).flatten() for client in self.clients)
+        classes = len(self.class_names) if self.own_labels else self.classes
+        return torch.stack([torch.bincount(client_labels, minlength=classes) for client_labels in labels])
 
     def assignment(self) -> Assignment:
         """Which samples of the pool each client holds."""
@@ -262,6 +283,7 @@ class Federation:
         preparation: Preparation | None = None,
         layout: InputLayout | None = None,
         lexicon: Sequence[str] = (),
+        own_labels: bool = False,
     ) -> Federation:
         """A federation that a partition makes out of one pool of data.
 
@@ -278,6 +300,7 @@ class Federation:
             preparation: what is done to the columns of `x` once it is known who trains on which samples.
             layout: how several inputs lie in the rows of `x`; found where they are given apart.
             lexicon: the words that tokens from 2 on stand for; those that no training sample has become unknown.
+            own_labels: as for `from_clients`; the names are those of `names`.
 
         >>> x, y = torch.rand(100, 3), torch.arange(100) % 4
         >>> Federation.from_pool(x, y, "pathological:2", clients=5).label_counts().count_nonzero(1)
@@ -291,30 +314,32 @@ class Federation:
         labels = None if y.is_floating_point() or y.ndim > 1 else y.numpy()
         groups = None if groups is None else np.asarray(groups)
         dealt = divide(partition, labels, samples=len(x), clients=clients, seed=seed, groups=groups)
-        titles, shifts = _names(dealt.indices, groups), dealt.partition.shifts(len(dealt.indices))
+        titles, shifts = name_dealt(dealt.indices, groups), dealt.partition.shifts(len(dealt.indices))
         splits = []
         for position, index in enumerate(dealt.indices):
             rng = generator(seed, "split", position)
             parts = cut(len(index), shares, rng) if cutting is None else cutting.cut(index, shares, rng)
             splits.append([torch.from_numpy(index[parts[which]]) for which in SPLITS])
-        prepared = None
-        if preparation is not None:
-            x, public, prepared = _prepare(preparation, x, public, titles, splits, hold_out(titles, unseen, seed))
-            names = replace(names, features=prepared.inputs)
-        if lexicon:
-            trained = [parts[0].numpy() for at, parts in enumerate(splits) if at not in hold_out(titles, unseen, seed)]
-            assert layout is not None
-            x, known = keep_trained(x, layout, lexicon, np.concatenate(trained))
-            words, names = len(known), replace(names, words=known)
+        fitted = Fitted(x, public, layout, names.words, None)
+        if preparation is not None or lexicon:
+            fitted = Raw(x, layout, preparation, tuple(lexicon)).fit(
+                titles, splits, hold_out(titles, unseen, seed), public
+            )
+            features = fitted.prepared.inputs if fitted.prepared else names.features
+            names, words = replace(names, features=features, words=fitted.words), len(fitted.words) or words
+        own: list[tuple[str, ...]] = [()] * len(titles)
+        if own_labels:
+            y, own = number_dealt(y, names.classes, [torch.cat(parts) for parts in splits])
+            classes, names = max(map(len, own)), replace(names, classes=())
         built = [
-            Client(title, x, y, train, val, test, shift)
-            for title, (train, val, test), shift in zip(titles, splits, shifts, strict=True)
+            Client(title, fitted.x, y, train, val, test, shift, labels=labels)
+            for title, (train, val, test), shift, labels in zip(titles, splits, shifts, own, strict=True)
         ]
         rule = str(dealt.partition)
         federation = cls.check_and_build(
-            built, name, classes, rule, dealt.hash, public, unseen, seed, words, names, layout
+            built, name, classes, rule, dealt.hash, fitted.public, unseen, seed, words, names, fitted.layout
         )
-        return replace(federation, prepared=prepared)
+        return replace(federation, prepared=fitted.prepared)
 
     @classmethod
     def check_and_build(
@@ -335,7 +360,9 @@ class Federation:
         if layout is not None and any(client.shift for client in clients):
             raise DataError(f"{name} has several inputs ({layout}), which no feature shift fits; use another partition")
         classes = check_clients(clients, classes)
-        names.check(classes, tuple(clients[0].x.shape[1:]))
+        if public is not None and any(client.labels for client in clients):
+            raise DataError("public data are of classes that all share, but each client has its own; leave out public")
+        names.check(classes, name_shape(clients[0].x.shape[1:], layout))
         warn_of_random(clients)
         if isinstance(public, float):
             raise DataError(
@@ -364,37 +391,6 @@ class Federation:
 
 
 GIVEN = "given"
-
-
-def _prepare(
-    preparation: Preparation,
-    x: Tensor,
-    public: Any,
-    titles: Sequence[str],
-    splits: Sequence[Sequence[Tensor]],
-    never_train: frozenset[int],
-) -> tuple[Tensor, Any, Prepared]:
-    """The inputs of a pool's clients, and those of public samples that come from the same pool, prepared by what
-    training samples say."""
-    rows = x.double().numpy()
-    trains = {title: cuts[0].numpy() for title, cuts in zip(titles, splits, strict=True)}
-    prepared = preparation.fit(rows, trains, [t for place, t in enumerate(titles) if place not in never_train])
-    inputs = np.zeros((len(rows), len(prepared.inputs)), np.float32)
-    for title, cuts in zip(titles, splits, strict=True):
-        index = torch.cat([*cuts]).numpy()
-        inputs[index] = prepared.apply(rows[index], title)
-    if isinstance(public, tuple):
-        public = (torch.from_numpy(prepared.apply(torch.as_tensor(public[0]).double().numpy())), public[1])
-    return torch.from_numpy(inputs), public, prepared
-
-
-def _names(indices: Sequence[Indices], groups: np.ndarray | None) -> list[str]:
-    """The clients' names: of their groups where each holds one of its own, else numbers."""
-    if groups is not None:
-        names = [np.unique(groups[index]) for index in indices]
-        if all(len(inside) == 1 for inside in names) and len({inside[0] for inside in names}) == len(names):
-            return [str(inside[0]) for inside in names]
-    return number_names(len(indices))
 
 
 def _update(digest: Any, body: Inputs, index: Tensor) -> None:

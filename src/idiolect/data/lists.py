@@ -72,21 +72,14 @@ def pad(rows: Sequence[Tensor]) -> Padded:
     return Padded(pad_sequence(list(rows), batch_first=True), torch.tensor([len(row) for row in rows]))
 
 
-def keep_trained(
-    x: Tensor, layout: InputLayout, lexicon: Sequence[str], trained: np.ndarray
-) -> tuple[Tensor, tuple[str, ...]]:
-    """Rows in which words that no training sample has are unknown, and the words that are left with their fillers."""
-    parts = list(torch.split(x, [leaf.size for leaf in layout.leaves], 1))
-    tokens = [at for at, leaf in enumerate(layout.leaves) if leaf.sequence and leaf.dtype == "int64"]
-    seen = torch.zeros(len(lexicon) + FIRST, dtype=torch.bool)
-    for at in tokens:
-        seen[parts[at][torch.from_numpy(trained), 1:].long().flatten()] = True
-    seen[:FIRST] = False
-    number = torch.full((len(seen),), UNKNOWN)
-    number[0] = 0
-    number[seen] = torch.arange(FIRST, FIRST + int(seen.sum()))
-    for at in tokens:
-        words = number[parts[at][:, 1:].long()].to(x.dtype)
-        parts[at] = torch.cat([parts[at][:, :1], words], 1)
-    left = tuple(word for word, kept in zip(lexicon, seen[FIRST:].tolist(), strict=True) if kept)
-    return torch.cat(parts, 1), FILLERS + left
+def trained_words(x: Tensor, layout: InputLayout, lexicon: Sequence[str], trained: Tensor) -> tuple[str, ...]:
+    """The words that some rows have, after what fills up and what is unknown."""
+    used = {token for part in layout.tokens(x.index_select(0, trained)) for token in torch.unique(part).tolist()}
+    return FILLERS + tuple(word for token, word in enumerate(lexicon, FIRST) if token in used)
+
+
+def renumber(x: Tensor, layout: InputLayout, lexicon: Sequence[str], words: Sequence[str]) -> Tensor:
+    """Rows with the tokens that words have among these `words`; those of others are unknown."""
+    known = {word: token for token, word in enumerate(words) if token >= FIRST}
+    number = torch.tensor([0, UNKNOWN, *(known.get(word, UNKNOWN) for word in lexicon)])
+    return layout.change_tokens(x, lambda tokens: number[tokens])

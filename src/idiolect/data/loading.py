@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,20 +81,32 @@ def load(
     if isinstance(data, str) and Path(data).suffix in (*ENDINGS, ".npz") and Path(data).exists():
         kind = Path(data).suffix.replace("tsv", "csv").removeprefix(".")
         raise DataError(f"{data!r} is a file: write {kind}:{data}, with options in brackets, or give Path({data!r})")
+    if isinstance(data, str) and Path(data).is_file() and Path(data).suffix not in ("", ".py"):
+        raise DataError(
+            f"{data!r} is a file that no source reads: save it as CSV or Parquet, or return its content from a"
+            " function, as in my_data.py:function"
+        )
     source, name = sources.build(data) if isinstance(data, str) else data, ""
     if isinstance(source, OwnSource):
         name = shorten_code(source.name)
         source = _call_by_client(source, clients) if source.by_client else source.call()
         if isinstance(source, str | Federation):
-            return load(
+            found = load(
                 source, partition=partition, clients=clients, split=split, seed=seed, unseen=unseen, public=public
             )
+            return found if isinstance(source, str) else replace(found, name=name)
     if is_table(source):
         source = table(source, **columns)
     elif isinstance(source, Dataset) or (isinstance(source, tuple) and len(source) == 2):
         source = _pool(source, name or "pool", read_kinds(columns))
-    if columns.get("labels") == "own" and isinstance(source, Source | Pool):
-        raise DataError("labels=own is for clients that come with arrays of their own; leave it out")
+    if (
+        columns.get("labels") == "own"
+        and isinstance(source, Source | Pool)
+        and not getattr(source, "own_labels", False)
+    ):
+        raise DataError("labels=own is for tables and for clients that come with arrays of their own; leave it out")
+    if isinstance(source, Pool) and name:
+        source = replace(source, name=name)
     if isinstance(source, Source | Pool):
         federation = source.federation(partition, clients=clients, split=split, seed=seed, unseen=unseen, public=shown)
         if isinstance(data, tuple | Dataset):
@@ -106,6 +119,8 @@ def load(
         )
     kinds = read_kinds(columns)
     if isinstance(source, Mapping) and any(map(is_site_table, source.values())):
+        if kinds != Kinds():
+            raise DataError(f"{next(iter(columns))} is said where each client's table is made, as in table(frame, ...)")
         shares = SHARES if split is None else split
         source = join_sites(source, split=shares, seed=seed, unseen=unseen, public=shown, name=name or "custom")
         _refuse_dealing(source, partition, clients)

@@ -8,9 +8,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ..core.errors import DataError
 from ..core.names import natural_key
+from .splits import Indices
 
 SHOWN = 20
 """How many names a line lists."""
@@ -101,6 +104,15 @@ def number_names(clients: int) -> list[str]:
     return [f"client-{position:0{len(str(clients - 1))}}" for position in range(clients)]
 
 
+def name_dealt(indices: Sequence[Indices], groups: np.ndarray | None) -> list[str]:
+    """The clients' names: of their groups where each holds one of its own, else numbers."""
+    if groups is not None:
+        names = [np.unique(groups[index]) for index in indices]
+        if all(len(inside) == 1 for inside in names) and len({inside[0] for inside in names}) == len(names):
+            return [str(inside[0]) for inside in names]
+    return number_names(len(indices))
+
+
 def number_labels(values: Any, names: Sequence[str], owner: str) -> np.ndarray:
     """The numbers of labels that are text."""
     number = {name: place for place, name in enumerate(names)}
@@ -123,6 +135,8 @@ def number_clients(
     def number(data: Any, owner: str) -> Any:
         if isinstance(data, Mapping):
             return {which: number(part, f"{owner}, {which}") for which, part in data.items()}
+        if not _pairs(data):
+            raise DataError(f"{owner} is no (x, y) with labels that are text, as others are; give all alike")
         x, y = data
         if not is_text(y):
             raise DataError(f"{owner} has labels that are no text, but other clients have; give all as text or numbers")
@@ -148,6 +162,20 @@ def number_own(clients: Sequence[tuple[str, Any]]) -> tuple[list[tuple[str, Any]
         )
         names.append(own)
     return numbered, names
+
+
+def number_dealt(y: Tensor, names: Sequence[str], clients: Sequence[Tensor]) -> tuple[Tensor, list[tuple[str, ...]]]:
+    """Labels of which each client, given by the positions of its samples, numbers its own, and their names.
+
+    >>> number_dealt(torch.tensor([2, 0, 2, 1]), ["ash", "elm", "oak"], [torch.tensor([0, 1]), torch.tensor([2, 3])])
+    (tensor([1, 0, 1, 0]), [('ash', 'oak'), ('elm', 'oak')])
+    """
+    numbered, own = y.clone(), []
+    for index in clients:
+        known, places = torch.unique(y[index], return_inverse=True)
+        numbered[index] = places
+        own.append(tuple(names[label] for label in known.tolist()))
+    return numbered, own
 
 
 def _number(pair: Any, names: tuple[str, ...]) -> tuple[Any, np.ndarray]:

@@ -6,20 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..core.errors import DataError
+from ..core.layout import InputLayout
 from ..core.randomness import generator
 from . import arrays
 from .client import Client
 from .description import Description, describe, fill_in, widening
 from .federation import GIVEN, Federation
+from .fitting import prepare_rows, widen_columns
+from .lists import renumber, trained_words
 from .naming import number_clients, number_labels
 from .partitions.base import content_hash
 from .preparing import ColumnSums, Prepared, column_sums
+from .samples import Inputs
 from .sources.base import Pool, Source, sources
 from .splits import SPLITS, Unseen, check_seed, check_shares, cut, hold_out
 from .tables import is_table, table
@@ -52,8 +57,8 @@ def load_site(
     content = sources.build(content) if isinstance(content, str) else content
     content = content.load() if isinstance(content, Source) else content
     content = table(content) if is_table(content) else content
-    if isinstance(content, Federation):
-        raise DataError(f"client {name!r} gives a federation of {len(content)} clients; give the data of one client")
+    own_labels = isinstance(content, Federation) and bool(content.own_labels)
+    content = take_apart(content, name) if isinstance(content, Federation) else content
     if isinstance(content, Pool):
         federation = _load_pool(content, name, position, known, split, seed, classes, public, trains)
     else:
@@ -64,13 +69,32 @@ def load_site(
             {name: content},
             split=split,
             seed=seed,
-            classes=known.classes if known and not names else classes,
+            classes=None if own_labels else known.classes if known and not names else classes,
             public=public,
             class_names=names or None,
             first=position,
             layout=known.layout if known else None,
+            own_labels=own_labels,
         )
-    return federation if known is None else replace(federation, words=known.words)
+    return federation if known is None else replace(federation, words=known.words, classes=known.classes)
+
+
+def take_apart(federation: Federation, owner: str) -> Any:
+    """What a federation of one client was made of, in its splits, so that it can be brought to the form of others."""
+    if len(federation) != 1 or federation.prepared or federation.names.words:
+        raise DataError(
+            f"client {owner!r} gives a federation of {len(federation)} clients"
+            f"{', of a table' if len(federation) == 1 else ''}; give the data of one client as they are, a table as"
+            " idiolect.data.table(...)"
+        )
+    client, classes = federation.clients[0], federation.names.classes
+
+    def restore(split: str) -> tuple[Any, Any]:
+        x, y = client.split(split)
+        names = np.array(client.labels or classes, object)
+        return federation.layout.unpack(x) if federation.layout else x, names[y.numpy()].tolist() if len(names) else y
+
+    return {split: restore(split) for split in SPLITS if len(getattr(client, split))}
 
 
 def join_sites(
@@ -93,9 +117,10 @@ def join_sites(
         ]
 
     known: Description | None = None
-    for (key, _), site in zip(items, read(None), strict=True):
+    for at, ((key, _), site) in enumerate(zip(items, read(None), strict=True)):
         try:
-            known = describe(site, 0) if known is None else known.join(describe(site, 0))
+            told = describe(site, at)
+            known = told if known is None else known.join(told)
         except DataError as error:
             raise DataError(f"client {str(key)!r}: {error}") from error
     sites = read(known)
@@ -116,7 +141,7 @@ def join_sites(
 
 def is_site_table(content: Any) -> bool:
     """Whether one client's content is a table or a pool, which `load_site` alone reads."""
-    return isinstance(content, Pool | Source | str | Path) or is_table(content)
+    return isinstance(content, Pool | Source | Federation | str | Path) or is_table(content)
 
 
 def _load_pool(
@@ -131,39 +156,70 @@ def _load_pool(
     trains: bool,
 ) -> Federation:
     """A client of all samples of a pool."""
-    if pool.lexicon:
-        raise DataError(
-            f"client {name!r}: encode=words numbers the words of all clients' training samples, which no client has;"
-            " number them yourself, by one list for all"
-        )
     owner, rng = f"client {name!r}", generator(check_seed(seed), "split", position)
     shares, index = check_shares(split), np.arange(len(pool.x))
     parts = cut(len(index), shares, rng) if pool.cutting is None else pool.cutting.cut(index, shares, rng)
-    y, names, x, prepared = pool.y, pool.names, pool.x, None
-    if known is not None and names.classes:
+    y, names, own = pool.y, pool.names, pool.names.classes if pool.own_labels else ()
+    if own:
+        names = replace(names, classes=())
+    elif known is not None and names.classes:
         texts = np.array(names.classes, object)[y.numpy()]
         y, names = torch.from_numpy(number_labels(texts, known.names.classes, owner)), known.names
-    if pool.preparation is not None:
-        x, prepared = _prepare(pool, name, parts["train"], known, trains)
-        names = replace(names, features=prepared.inputs)
+    site = _fit(pool, name, parts["train"], known, trains)
+    names = replace(names, features=site.features or names.features, words=site.words)
     if public is not None:
         public = arrays.pair(public, "the public data")
     train, val, test = (torch.from_numpy(parts[which]) for which in SPLITS)
-    client = Client(name, x, y, train, val, test)
+    client = Client(name, site.x, y, train, val, test, labels=own)
     number = known.classes if known else pool.classes if pool.names.classes else classes or pool.classes
+    words = len(site.words) or pool.words
     federation = Federation.check_and_build(
-        [client], pool.name, number, GIVEN, content_hash([index]), public, 0.0, seed, pool.words, names, pool.layout
+        [client], pool.name, number, GIVEN, content_hash([index]), public, 0.0, seed, words, names, site.layout
     )
-    return replace(federation, prepared=prepared)
+    return replace(federation, prepared=site.prepared)
+
+
+class Site(NamedTuple):
+    """A client's inputs in the form of all clients, once that is known."""
+
+    x: Inputs
+    layout: InputLayout | None
+    words: tuple[str, ...] = ()
+    prepared: Prepared | None = None
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of columns that were prepared."""
+        return self.prepared.inputs if self.prepared else ()
+
+
+def _fit(pool: Pool, name: str, train: np.ndarray, known: Description | None, trains: bool) -> Site:
+    """A client's columns, words and sequences, brought to what all clients have."""
+    x, layout, prepared = pool.x, pool.layout, None
+    words: tuple[str, ...] = ()
+    if pool.preparation is not None:
+        x, prepared = _prepare(pool, name, train, known, trains)
+        layout = widen_columns(layout, len(prepared.inputs))
+    if pool.lexicon:
+        assert isinstance(x, Tensor)
+        assert layout is not None
+        told = trained_words(x, layout, pool.lexicon, torch.from_numpy(train if trains else train[:0]))
+        words = known.names.words if known is not None else told
+        x = renumber(x, layout, pool.lexicon, words)
+    if isinstance(x, Tensor) and layout is not None and known is not None and known.layout not in (None, layout):
+        assert known.layout is not None
+        x, layout = known.layout.pack(layout.unpack(x), f"client {name!r}"), known.layout
+    return Site(x, layout, words, prepared)
 
 
 def _prepare(
     pool: Pool, name: str, train: np.ndarray, known: Description | None, trains: bool
-) -> tuple[torch.Tensor, Prepared]:
+) -> tuple[Tensor, Prepared]:
     """A client's inputs, brought to the columns of all, and filled and scaled by the sums of all."""
     assert pool.preparation is not None
-    assert isinstance(pool.x, torch.Tensor)
-    preparation, rows, agreed = pool.preparation, pool.x.double().numpy(), known.table if known else None
+    assert isinstance(pool.x, Tensor)
+    preparation, agreed = pool.preparation, known.table if known else None
+    rows, beside = np.split(pool.x.double().numpy(), [len(preparation.inputs)], 1)
     if agreed is not None:
         rows = fill_in(rows, widening(preparation.columns, agreed.preparation.columns))
         preparation = agreed.preparation
@@ -177,4 +233,4 @@ def _prepare(
         told = agreed.sums
         prepared = preparation.finish({name: own}, told if len(told.known) else own, np.array(agreed.gaps))
     prepared = replace(prepared, sums=told)
-    return torch.from_numpy(prepared.apply(rows, name)), prepared
+    return prepare_rows(prepared, np.concatenate([rows, beside], 1), name), prepared

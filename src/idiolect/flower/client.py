@@ -19,7 +19,7 @@ from ..core import codec
 from ..core.errors import IdiolectError, InputError
 from ..core.tree import Slots
 from ..data import Federation
-from ..data.description import describe
+from ..data.description import LONGEST, describe
 from ..engines import Plan
 from ..engines.client_evaluation import evaluate, evaluate_global
 from ..engines.client_round import train
@@ -156,13 +156,18 @@ def greet(data: Federation, index: int, folder: Path, request: Message) -> Messa
 
 def introduce(data: Federation, index: int, weights: str = "") -> dict[str, Value]:
     """Who a client is: how many samples it has, what they look like, and the hash of its initial weights."""
-    client = data.clients[index]
+    client, told = data.clients[index], str(describe(data, index))
+    if len(told) > LONGEST:
+        raise InputError(
+            f"what client {index} would tell of its data has {len(told):,} characters, and at most {LONGEST:,} are"
+            " accepted: it has too many different words or values of text; number them by a list that all clients have"
+        )
     return {
         "name": client.name,
         "samples": len(client),
         "val": len(client.val),
         "test": len(client.test),
-        "data": str(describe(data, index)),
+        "data": told,
         "weights": weights,
     }
 

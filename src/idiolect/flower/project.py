@@ -21,7 +21,7 @@ from ..data.sources.base import OwnSource, sources
 from ..data.splits import SHARES, hold_out
 from ..engines import Plan
 from ..runs.settings import Config
-from ..runs.setup import make_plan, resolve_data
+from ..runs.setup import check_needs, make_plan, resolve_data
 from .settings import Deployment
 
 PLACEHOLDER_SAMPLES = 8
@@ -60,25 +60,32 @@ class Project:
         n_clients, unseen = count_clients(config), choose_unseen(config)
         if index not in range(n_clients):
             raise no_client(index, n_clients)
+        known = read_description(agreed) if agreed else None
         federation = load_site(
             load_data(index),
             number_names(n_clients)[index],
             index,
-            known=read_description(agreed) if agreed else None,
+            known=known,
             split=config.split or SHARES,
             seed=config.seed_of("partition"),
             classes=deployment.classes,
             public=self._load_public(config),
             trains=index not in unseen,
         )
-        if federation.classes is not None and deployment.classes is None and not federation.names.classes:
+        named = federation.names.classes or federation.own_labels
+        if federation.classes is not None and deployment.classes is None and not named:
             raise InputError(
                 "the targets are whole numbers, but one client cannot know all classes; "
                 "write their number into the app's configuration, as in classes = 10"
             )
-        if agreed and str(describe(federation, 0)) != agreed:
+        client, others = federation.clients[0], known.own if known else {}
+        clients = tuple(
+            client if place == index else replace(client, labels=others.get(place, ())) for place in range(n_clients)
+        )
+        federation = replace(federation, clients=clients, unseen=unseen)
+        if agreed and str(describe(federation, index)) != agreed:
             raise InputError("this client's data are not of the form that the clients have agreed on")
-        return hide_other_clients(replace(federation, clients=federation.clients * n_clients, unseen=unseen), index)
+        return hide_other_clients(federation, index)
 
     def find_data(self, config: Config) -> Callable[[int], Any] | None:
         """What gives one client's data: the user's function, or that which the settings name; None where they name data
@@ -103,7 +110,9 @@ class Project:
             objects |= {"model": built} if isinstance(built, nn.Module) else {"models": list(built)}
         if n_models := len(objects.get("models", ())):
             objects["model_of"] = [position % n_models for position in range(len(data))]
-        return make_plan(config, objects)
+        plan = make_plan(config, objects)
+        check_needs(plan)
+        return plan
 
     def build_server_plan(self, config: Config, description: str, samples: Mapping[int, int]) -> Plan:
         """Build the server's plan, which has placeholders only.
@@ -169,7 +178,15 @@ def make_placeholders(
     x, y = (torch.zeros(1, *shape, dtype=getattr(torch, dtype)) for shape, dtype in (description.x, description.y))
     empty = torch.zeros(0, dtype=torch.long)
     clients = tuple(
-        Client(title, x, y, torch.zeros(samples.get(i, PLACEHOLDER_SAMPLES), dtype=torch.long), empty, empty)
+        Client(
+            title,
+            x,
+            y,
+            torch.zeros(samples.get(i, PLACEHOLDER_SAMPLES), dtype=torch.long),
+            empty,
+            empty,
+            labels=description.own.get(i, ()),
+        )
         for i, title in enumerate(number_names(n_clients))
     )
     return Federation(

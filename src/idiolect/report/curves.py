@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -23,17 +24,8 @@ def curve_charts(study: Study, share: float) -> list[Chart]:
         for method in study.methods:
             at, mean, low, high = mean_curve(study, method, axis)
             lines.append(Line(method, at, mean, low if several else (), high if several else ()))
-        charts.append(
-            _chart(
-                study,
-                f"curve-{axis}",
-                f"Test {study.metric} over {axis}",
-                explain_curves(study, share),
-                x_label,
-                lines,
-                target,
-            )
-        )
+        chart = _chart(study, f"curve-{axis}", f"Test {study.metric} over {axis}", "", x_label, lines, target)
+        charts.append(replace(chart, caption=explain_curves(study, share, chart.has_mark)))
     return charts
 
 

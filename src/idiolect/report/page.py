@@ -97,7 +97,7 @@ def render(study: Study, folders: Sequence[str | Path], target: float, watch: Ca
     pictures["Curves"] = []  # drawn as charts
     protocol = study.comparison.protocol
     tables = list(leaderboard_tables(study.comparison))
-    sections = [name for name in pictures if pictures[name] or name != "Why"]
+    first, *rest = (name for name in pictures if pictures[name] or name != "Why")
     return make_page(
         "page.html",
         title=f"{protocol['data']}, {protocol['partition']['name']}",
@@ -105,13 +105,13 @@ def render(study: Study, folders: Sequence[str | Path], target: float, watch: Ca
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         lead=lead(study),
         verdict=summarize(study.comparison),
-        sections=[*sections, "Run it again"],
+        sections=["Scores" if single else first, *rest, "Run it again"],
         single=single,
         course=run_chart(study) if single else None,
         rounds=rounds_table(study) if single and len(study.seeds) == 1 else None,
         first=[pictures["Leaderboard"].pop(0)] if pictures["Leaderboard"] else [],
         notes=study.notes,
-        protocol=protocol_lines(study.comparison),
+        protocol=[*protocol_lines(study.comparison), *study.names],
         leaderboard=tables[1:] if single and len(study.seeds) == 1 else tables,
         footnotes=footnotes(study.comparison),
         curves=curves,

@@ -18,6 +18,7 @@ from ..core.errors import DataError, IdiolectError, RunFolderError
 from ..core.tables import scale
 from ..core.trust import named_by
 from ..data import Federation
+from ..data.naming import SHOWN, list_names, sort_names
 from ..runs.api import load
 from ..runs.facts import Cost
 from ..runs.folder import STATE
@@ -187,8 +188,20 @@ class Study:
     @property
     def class_names(self) -> list[str]:
         """What the data call their classes; empty where these have numbers only."""
-        known = self.first(self.methods[0]).summary.get("names", {})
-        return [str(name) for name in known.get("classes", ())]
+        summary = self.first(self.methods[0]).summary
+        own = sort_names(name for names in summary.get("labels", {}).values() for name in names)
+        return [str(name) for name in summary.get("names", {}).get("classes", own)]
+
+    @property
+    def names(self) -> list[str]:
+        """What the data call classes, inputs and targets, in sentences."""
+        summary = self.first(self.methods[0]).summary
+        known = summary.get("names", {})
+        titles = {"features": "Inputs", "targets": "Targets"}
+        classes = [f"Classes: {list_names(self.class_names)}."] if self.class_names else []
+        own = ["Each client has its own classes and numbers them by itself."] if "labels" in summary else []
+        more = [f"{title}: {', '.join(known[kind][:SHOWN])}." for kind, title in titles.items() if known.get(kind)]
+        return classes + own + more
 
     @cached_property
     def _names(self) -> list[str]:

@@ -34,56 +34,72 @@ def align_table(table: Table) -> Table:
 
 
 def fold_columns(table: Table) -> Table:
-    """The table without columns that say the same in all rows, or the same as the column before; the note says it.
+    """The table without columns that say the same in all rows, or the same as the column before; the note says it. A
+    table of which nothing would be left stays as it is.
 
-    >>> rows = tuple((Cell(name, name), Cell("5", 5.0), Cell("1.0", 1.0), Cell("1.0", 1.0)) for name in "ab")
-    >>> folded = fold_columns(Table("t", "T", "A note.", tuple(map(Column, ("method", "MB", "p", "q"))), rows))
-    >>> [column.head for column in folded.columns], folded.note
-    (['method'], 'A note. The same for all: MB 5; p 1.0; q 1.0.')
+    >>> rows = tuple((Cell(n, n), Cell("5", 5.0), Cell("–", math.nan), Cell(n, n), Cell(n, n)) for n in "ab")
+    >>> table = Table("t", "T", "A note.", tuple(map(Column, ("method", "MB", "s", "p", "q"))), rows)
+    >>> [column.head for column in fold_columns(table).columns]
+    ['method', 'p']
+    >>> fold_columns(table).note
+    'A note. The same for all: MB 5. No row has a value of s. Q is the same as p in all rows.'
+    >>> fold_columns(table.pick([0, 1])) == table.pick([0, 1])
+    True
     """
     if len(table.rows) < 2:
         return table
     texts = [[row[place].text for row in table.rows] for place in range(len(table.columns))]
-    kept, alike, twins = [0], list[str](), list[str]()
+    kept, alike, empty, twins = [0], list[str](), list[str](), list[str]()
     for place, (column, cells) in enumerate(zip(table.columns, texts, strict=True)):
         if place == 0:
             continue
-        if len(values := {text for text in cells if text}) == 1:
+        values = {text for text in cells if text}
+        if values == {"–"}:
+            empty.append(column.head)
+        elif len(values) == 1:
             alike.append(f"{column.head} {values.pop()}")
         elif kept[-1] and cells == texts[kept[-1]]:
             twins.append(f"{column.head} is the same as {table.columns[kept[-1]].head} in all rows")
         else:
             kept.append(place)
+    if len(kept) == 1:
+        return table
     sentences = [f"The same for all: {'; '.join(alike)}."] if alike else []
+    sentences += [f"No row has a value of {', '.join(empty)}."] if empty else []
     sentences += [f"{'; '.join(twins)}."[0].upper() + f"{'; '.join(twins)}."[1:]] if twins else []
     return replace(table.pick(kept), note=" ".join([*([table.note] if table.note else []), *sentences]))
 
 
 def align_digits(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """A column of numbers, all with as many digits after the point as its middle one needs for three digits; other
-    columns, and numbers a million times as large as the middle one, as they are.
+    """A column of numbers, all with as many digits after the point as its middle one needs for three digits, or with
+    the fewer or two that they have; other columns, and numbers a million times as large as the middle one, as they are.
 
     >>> [cell.text for cell in align_digits([Cell("4.8", 4.8), Cell("4.81", 4.81), Cell("0", 0.0), Cell("–", math.nan)])
     ... ]
     ['4.80', '4.81', '0.00', '–']
+    >>> [cell.text for cell in align_digits([Cell("0.3097 ± 1.427", 0.3097, half=1.427)])]
+    ['0.310 ± 1.427']
+    >>> [cell.text for cell in align_digits([Cell("86.35", 86.35), Cell("0.00", 0.0)])]
+    ['86.35', '0.00']
+    >>> [cell.text for cell in align_digits([Cell("-0.03072", -0.03072), Cell("-0.08974", -0.08974)])]
+    ['-0.0307', '-0.0897']
     """
     plain = [cell for cell in cells if isinstance(cell.value, float) and _NUMBERS.fullmatch(cell.text)]
     if not plain or any(cell not in plain and cell.text not in ("", "–", "baseline", "none") for cell in cells):
         return tuple(cells)
     sizes = sorted(abs(float(cell.value)) for cell in plain)
     middle = sizes[len(sizes) // 2]
-    decimals = {_decimals(cell.text) for cell in plain}
-    if len(decimals) == 1:
-        return tuple(cells)
+    decimals = {_decimals(part) for cell in plain for part in cell.text.split(" ± ")}
     digits = max(0, 2 - math.floor(math.log10(middle or max(*sizes, 1.0))))
+    if len(decimals) == 1 and decimals.pop() <= max(digits, 2):
+        return tuple(cells)
     return tuple(
         _write(cell, digits) if cell in plain and abs(float(cell.value)) < 1e6 * max(middle, 1e-9) else cell
         for cell in cells
     )
 
 
-def _decimals(text: str) -> int:
-    number = text.partition(" ")[0]
+def _decimals(number: str) -> int:
     return 0 if "e" in number else len(number.partition(".")[2])
 
 
@@ -137,26 +153,28 @@ def wins_table(study: Study) -> Table:
 
 def targets_table(study: Study) -> Table:
     """Rounds, bytes and seconds until a share of the best score is reached."""
+    several = len(study.methods) > 1
     columns = [Column("method")]
     for share in SHARES:
         columns += [Column(f"{100 * share:g} %: {head}", "low") for head in ("rounds", "MB", "s")]
-    columns += [Column(f"own {100 * share:g} %: rounds", "low") for share in SHARES]
+    columns += [Column(f"own {100 * share:g} %: rounds", "low") for share in SHARES if several]
     rows = []
     for method in study.methods:
         cells = [Cell(method, method)]
         for share in SHARES:
             cells += [number(cost) for cost in cost_to_reach(study, method, common_target(study, share))]
-        for share in SHARES:
+        for share in SHARES if several else ():
             cost = cost_to_reach(study, method, target_score(best_score(study, method), share, study.higher))
             cells.append(number(cost.rounds))
         rows.append(tuple(cells))
     show = formatter(study.metric)
     goals = ", ".join(f"{100 * share:g} % is {show(common_target(study, share))}" for share in SHARES)
     unit = " %" if study.metric == "accuracy" else ""
-    note = (
-        f"Spent until the test {study.metric} first reaches a share of the best of any method ({goals}{unit}), or of"
-        " the method's own best, on average over seeds; – where it is not reached under every seed."
-    )
+    best = "best of any method" if several else "best"
+    note = f"Spent until the test {study.metric} first reaches a share of the {best} ({goals}{unit})"
+    note += ", or of the method's own best" * several
+    average, every = (", on average over seeds", " under every seed") if len(study.seeds) > 1 else ("", "")
+    note += f"{average}; – where it is not reached{every}."
     return Table("targets", "Time to target", note, tuple(columns), tuple(rows))
 
 

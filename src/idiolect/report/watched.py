@@ -14,12 +14,12 @@ from typing import Any
 
 from ..comparison.folder import SPEC, read_spec
 from ..core.errors import IdiolectError, InputError, RunFolderError
-from ..core.expressions import split
 from ..core.files import is_part
 from ..core.names import slug, visible
 from ..runs.folder import CONFIG, STATE
 from ..runs.identity import read_identity
 from ..runs.settings import OWN, Config, read_config
+from ..task.metrics import name_metrics
 
 Curve = Mapping[int, float]
 """A value by round, counted from 1."""
@@ -116,7 +116,7 @@ class Watched:
     def metric(self, wanted: str | None = None) -> str:
         """The metric that is shown: the wanted one, else the headline, else whatever there is."""
         known = list(dict.fromkeys(metric for _, part, metric in self._curves if part == "val"))
-        named = split(self.metrics) if self.metrics and self.metrics != OWN else []
+        named = [name for name, _ in name_metrics(self.metrics)] if self.metrics and self.metrics != OWN else []
         if wanted is not None and known and wanted not in (*known, *named):
             raise InputError(f"there is no metric {wanted!r} in {self.folder}; choose one of {', '.join(known)}")
         usual = (name for name in known if name in ("accuracy", "mse"))

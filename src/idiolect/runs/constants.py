@@ -12,6 +12,7 @@ from ..core.errors import IdiolectError
 from ..data import Federation
 from ..engines import Plan
 from ..task.losses import bce, cox
+from ..task.task import Task
 from .summary import describe_round
 
 TITLES = {"own": "a constant per client", "shared": "one constant for all"}
@@ -20,23 +21,26 @@ TITLES = {"own": "a constant per client", "shared": "one constant for all"}
 
 def score_constants(plan: Plan, metric: str) -> dict[str, Any]:
     """The spread over evaluated clients of the test score of constants: what each has most, or on average, in its
-    training data (`own`), and what all of them have (`shared`). Nothing where targets are classes of positions or
-    pixels, where there are no test data, or where a metric of the user's cannot score a constant."""
+    training data (`own`), and what all of them have (`shared`), unless each has its own labels. Nothing where targets
+    are classes of positions or pixels, where there are no test data, or where a metric of the user's cannot score a
+    constant."""
     data, task = plan.data, plan.tasks[0]
     tested = [index for index in plan.evaluated if len(data.clients[index].test)]
     if not tested or (data.classes is not None and data.target_shape):
         return {}
     rule = task.metrics[metric]
     all_targets = torch.cat([_targets(data, index, "train") for index in data.seen])
-    scores: dict[str, dict[int, tuple[float, int]]] = {kind: {} for kind in TITLES}
+    kinds = ("own",) if data.own_labels else ("own", "shared")
+    scores: dict[str, dict[int, tuple[float, int]]] = {kind: {} for kind in kinds}
     try:
         for index in tested:
             y = _targets(data, index, "test")
-            for kind, known in (("own", _targets(data, index, "train")), ("shared", all_targets)):
-                scores[kind][index] = (rule(_predict(plan, known, y), y), len(y))
+            for kind in kinds:
+                known = _targets(data, index, "train") if kind == "own" else all_targets
+                scores[kind][index] = (rule(_predict(plan.task_of(index), known, y), y), len(y))
     except (IdiolectError, ArithmeticError, ValueError, TypeError, RuntimeError, IndexError):
         return {}
-    return {kind: describe_round(scores[kind], len(tested), rule.higher_is_better) for kind in TITLES}
+    return {kind: describe_round(scores[kind], len(tested), rule.higher_is_better) for kind in kinds}
 
 
 def _targets(data: Federation, index: int, split: str) -> Tensor:
@@ -44,13 +48,12 @@ def _targets(data: Federation, index: int, split: str) -> Tensor:
     return client.y.index_select(0, getattr(client, split).long())
 
 
-def _predict(plan: Plan, known: Tensor, y: Tensor) -> Tensor:
+def _predict(task: Task, known: Tensor, y: Tensor) -> Tensor:
     """The outputs for `y` of a model that knows some targets and nothing else, in the shape of the network's."""
-    task = plan.tasks[0]
     shape = task.example_output.outputs.shape[1:]
     if task.loss_fn is cox:
         return torch.zeros(len(y), *shape)
-    if plan.data.classes is None:
+    if task.classes is None:
         mean = known.double().mean(0)
         constant = torch.logit(mean, eps=1e-6) if task.loss_fn is bce else mean
         return constant.float().reshape(shape).expand(len(y), *shape)

@@ -33,6 +33,8 @@ def require_free(folder: Path, holds: str, advice: str = ELSEWHERE, beside: Coll
 
 def new_folder(folder: Path) -> Path:
     """The folder of a new run, which must be free."""
+    if folder.is_file():
+        raise RunFolderError(f"{folder} is a file; {ELSEWHERE}")
     holds = "already holds a run" if (folder / CONFIG).exists() else "exists and is not empty"
     require_free(folder, holds, f"{ELSEWHERE}, or continue a run with: idiolect resume {folder}")
     return folder

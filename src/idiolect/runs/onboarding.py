@@ -18,6 +18,7 @@ from ..core.files import explain
 from ..core.randomness import generator
 from ..data import Client, Federation, Pool, Source
 from ..data.client import build_client
+from ..data.fitting import change_columns
 from ..data.naming import number_clients, sort_names
 from ..data.several import lay_out
 from ..data.sources.base import OwnSource, sources
@@ -154,7 +155,7 @@ def make_client(data: Federation, name: str, given: Any, split: Sequence[float] 
                 )
             return prepared.apply(rows, name)
 
-        given = _change_inputs(given, prepare)
+        given = _change_inputs(given, lambda x: change_columns(x, prepare, data.layout))
     ((_, given),), names = number_clients([(name, given)], data.names.classes)
     if names and not data.names.classes:
         raise DataError(f"{owner} has labels that are text, but the run's are numbers; give numbers")

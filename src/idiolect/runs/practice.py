@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
+from ..core.layout import walk
 from ..core.names import shorten, visible
 from ..core.once import say_once
 from ..data import Federation
+from ..data.fitting import COLUMNS
 from ..engines import Plan
 
 SHOWN = 3
 """How many names a sentence lists."""
 LARGE = 100.0
 """An input this large, and this many times as large as the others, may make training diverge."""
+LOOKED_AT = 32
+"""So many training samples show whether there is a loss at all."""
 GROWN = 100.0
 """A training loss that has grown so many times as large diverges."""
 
@@ -66,17 +71,43 @@ def explain_divergence(plan: Plan, index: int) -> str:
     """What may help against divergence: a smaller learning rate, and inputs of one scale where one is not."""
     client, data = plan.data.clients[index], plan.data
     help, scale = "a smaller learning rate may help", "bring columns to one scale, scale=federated for tables"
-    if data.layout is not None or client.late or not client.x.is_floating_point():
-        return help
-    x, _ = plan.part(index, "train").take()
+    broken = "the loss is not a number even before the first step: look at the loss, the network and the data"
+    alone = help if _is_finite_at_first(plan, index) else broken
+    if client.late or not client.x.is_floating_point():
+        return alone
+    x, names = _numbers(plan.part(index, "train").take()[0], data)
     largest = x.abs().amax(0)
     if not largest.numel() or not bool(torch.isfinite(largest).all()) or float(largest.max()) < LARGE:
-        return help
+        return alone
     if x.ndim != 2 or x.shape[1] == 1:
         return f"{help}; inputs go up to {float(largest.max()):.3g}: bring them near 1"
     at = int(largest.argmax())
     usual = float(largest.median())
     if float(largest[at]) < LARGE * max(usual, 1e-6):
         return f"{help}; inputs go up to {float(largest.max()):.3g}: {scale}"
-    name = repr(data.names.features[at]) if data.names.features else f"number {at}"
+    name = repr(names[at]) if names else f"number {at}"
     return f"{help}; the input {name} goes up to {float(largest[at]):.3g}, where others reach {usual:.3g}: {scale}"
+
+
+def _is_finite_at_first(plan: Plan, index: int) -> bool:
+    """Whether the initial model has a loss on some training samples; a server that has no data cannot say otherwise."""
+    client, task = plan.data.clients[index], plan.task_of(index)
+    if len(client.x) < len(client.train):
+        return True
+    x, y = client.take(client.train[:LOOKED_AT].long())
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        outputs = task.net.apply(task.net.params, task.net.buffers, x.to(plan.device)).outputs
+        return bool(torch.isfinite(task.loss_fn(outputs, y.to(plan.device))).all())
+
+
+def _numbers(x: Tensor, data: Federation) -> tuple[Tensor, tuple[str, ...]]:
+    """Inputs of a client and their names; of several those that are columns of numbers, one beside the other."""
+    if data.layout is None:
+        return x, data.names.features
+    parts, names = [], list[str]()
+    for path, part in walk(data.layout.unpack(x)):
+        if isinstance(part, Tensor) and part.is_floating_point() and part.ndim == 2:
+            parts.append(part)
+            here = data.names.features if path == COLUMNS else ()
+            names += here or [f"{path}[{at}]" if part.shape[1] > 1 else path for at in range(part.shape[1])]
+    return torch.cat([x.new_zeros(len(x), 0), *parts], 1), tuple(names)

@@ -278,25 +278,29 @@ def build_by_labels(config: Config, objects: Mapping[str, Any], data: Federation
     """The objects with a network for each number of classes, where every client has its own and the network is built
     for the data."""
     model = objects.get("model", config.model) or default_model(data)
-    sizes = sorted({len(client.labels) for client in data.clients})
-    if len(sizes) == 1 or "models" in objects or isinstance(model, nn.Module):
+    sizes = sorted({len(client.labels) for client in data.clients if client.labels})
+    if len(sizes) <= 1 or "models" in objects or isinstance(model, nn.Module):
         return objects
     models = [resolve_model(model, replace(data, classes=size), config.seed_of("init")) for size in sizes]
-    return {**objects, "models": models, "model_of": [sizes.index(len(client.labels)) for client in data.clients]}
+    places = [sizes.index(len(client.labels)) if client.labels else 0 for client in data.clients]
+    return {**objects, "models": models, "model_of": places}
 
 
 def check_labels(method: Method, task: Task, data: Federation) -> None:
-    """Raise an error where clients have labels of their own and a method averages what predicts them."""
-    if len({client.labels for client in data.clients}) == 1:
+    """Raise an error where clients have labels of their own and a method averages what predicts them, or shares
+    something of each class."""
+    if len({client.labels for client in data.clients if client.labels}) <= 1:
         return
+    use = "use a method whose heads stay on the clients, such as fedper, fedrep or local"
     params = method.slots["params"]
     shared = sorted(task.head() - method.private_names(task))
     if shared and (params.home != "client" or params.up):
         raise InputError(
             f"{method.name} averages the output layer ({shared[0]}), but each client has its own labels, so their"
-            " outputs mean different things; use a method whose heads stay on the clients, such as fedper, fedrep or"
-            " local, or give all clients the same set of labels"
+            f" outputs mean different things; {use}, or give all clients the same set of labels"
         )
+    if reason := method.refuses.other_networks:
+        raise InputError(f"{method.name}: {reason}, but each client has its own labels, and so its own outputs; {use}")
 
 
 def own_task(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.tables import Cell, Column, Table, formatter, label, score_cell
+from ..core.tables import Cell, Column, Table, formatter, label, number, score_cell
 from .constants import TITLES
 
 KEYS = {"weighted": "weighted", "mean": "mean", "std": "std", "bottom decile": "bottom_decile", "worst": "worst"}
@@ -49,7 +49,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
             for kind, block in summary.get("constants", {}).items()
         ),
         f"selected: {summary['selection']}",
-        f"{summary['bytes_up'] / 1e6:,.1f} MB up, {summary['bytes_down'] / 1e6:,.1f} MB down,"
+        f"{number(summary['bytes_up'] / 1e6).text} MB up, {number(summary['bytes_down'] / 1e6).text} MB down,"
         f" {summary['gradients']:,} gradients, {summary['seconds']:,.1f} s",
     ]
 

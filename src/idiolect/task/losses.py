@@ -109,7 +109,9 @@ def no_loss(outputs: Tensor, y: Tensor) -> Tensor:
 
 def fit_loss(loss: str | Loss | None, outputs: Tensor, y: Tensor, classes: int | None) -> tuple[Loss, bool]:
     """The loss as a function, and whether it gives one value per sample; checked on an example."""
-    if loss is None:
+    if loss is None and classes == 2 and outputs.numel() == y.numel():
+        loss = "bce"  # one logit says yes or no
+    elif loss is None:
         loss = "cross_entropy" if classes is not None else "mse"
     if isinstance(loss, str):
         named, loss = loss, losses.find(loss)
@@ -117,9 +119,15 @@ def fit_loss(loss: str | Loss | None, outputs: Tensor, y: Tensor, classes: int |
             _check_shapes(named, outputs, y, classes)
     shapes = f"outputs of shape {tuple(outputs.shape)} with targets of shape {tuple(y.shape)}"
     with user_code(f"the loss cannot compare {shapes}", ModelError):
+        outputs = outputs.detach().requires_grad_(outputs.is_floating_point())
         value = loss(outputs, y)
     if not isinstance(value, Tensor):
         raise ModelError(f"the loss must give a tensor, not a {type(value).__name__}")
+    if outputs.requires_grad and not value.requires_grad:
+        raise ModelError(
+            "nothing can be learned from the loss, since it has no gradient: compute it of the model's outputs with"
+            " functions of PyTorch, without .item(), .detach() or NumPy"
+        )
     if value.ndim == 0 or value.shape == outputs.shape[:1]:
         return loss, value.ndim == 1
     raise ModelError(
@@ -138,9 +146,17 @@ def _check_shapes(loss: str, outputs: Tensor, y: Tensor, classes: int | None) ->
             )
         logits = outputs.shape[1] if y.shape == first else outputs.shape[-1]
         if classes is not None and logits < classes:
-            raise ModelError(f"the model gives {logits} classes, but the data have {classes}; widen its output layer")
+            one = ", or say loss=bce, for which one logit is enough" if (logits, classes) == (1, 2) else ""
+            raise ModelError(
+                f"the model gives {logits} classes, but the data have {classes}; widen its output layer{one}"
+            )
     elif loss == "dice" and outputs.ndim > y.ndim:
         _check_shapes("cross_entropy", outputs, y, classes)
+    elif loss == "cox" and y[0].numel() > 1:
+        raise ModelError(
+            f"cox takes one time per sample, below 0 where the event was not observed until then, but the targets have"
+            f" the shape {tuple(y.shape)}; with times and events in two columns: torch.where(event == 1, time, -time)"
+        )
     elif outputs.numel() != y.numel():
         raise ModelError(
             f"the model's outputs of shape {tuple(outputs.shape)} do not fit targets of shape {tuple(y.shape)}"

@@ -75,6 +75,16 @@ METRICS: dict[str, Metric] = {
 }
 
 
+OTHER_NAMES = {
+    "ece": "calibration_error",
+    "roc_auc": "auc",
+    "f1_macro": "macro_f1",
+    "logloss": "log_loss",
+    "concordance": "c_index",
+}
+"""What metrics are called elsewhere."""
+
+
 known_metrics: Functions[Any] = Functions("metric", METRICS, group="idiolect.metrics")
 
 
@@ -94,14 +104,23 @@ def fit_metrics(
     kind = _kind(outputs, y, loss)
     if not metrics:
         return {name: METRICS[name] for name in _USUAL[kind]}
-    if isinstance(metrics, Mapping):
-        named = list(metrics.items())
-    else:
-        listed = split(metrics) if isinstance(metrics, str) else list(metrics)
-        named = [(_name_of(metric), metric) for metric in listed]
+    named = name_metrics(metrics)
     if twice := [name for name, count in Counter(name for name, _ in named).items() if count > 1]:
         raise InputError(f"two metrics are called {twice[0]!r}; give each its own name, as in metrics={{'mine': ...}}")
     return {name: _take(name, metric, kind) for name, metric in named}
+
+
+def name_metrics(metrics: str | Sequence[Given] | Mapping[str, Given]) -> list[tuple[str, Given]]:
+    """Metrics with their names in tables.
+
+    >>> name_metrics("ece, ward.py:deaths_found")
+    [('calibration_error', 'calibration_error'), ('deaths_found', 'ward.py:deaths_found')]
+    """
+    if isinstance(metrics, Mapping):
+        return list(metrics.items())
+    listed = split(metrics) if isinstance(metrics, str) else list(metrics)
+    known = [OTHER_NAMES.get(each, each) if isinstance(each, str) else each for each in listed]
+    return [(_name_of(metric), metric) for metric in known]
 
 
 def _name_of(metric: Given) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from ...core.errors import DataError
 from ...core.names import natural_key
 from ...core.options import did_you_mean
-from .files import BROKEN, COMPRESSIONS, read_bytes, unreadable
+from .files import BROKEN, COMPRESSIONS, read_bytes
 
 if TYPE_CHECKING:
     import polars as pl
@@ -81,9 +81,29 @@ def read_table(path: Path, needed: Sequence[str], separator: str = ",", advice: 
             content = read_bytes(path)
             table = pl.read_csv(content, separator=mark, infer_schema_length=None, try_parse_dates=False)
     except (pl.exceptions.PolarsError, *BROKEN) as error:
-        raise unreadable(path, str(error).splitlines()[0]) from error
+        raise _no_table(path, separator, str(error).splitlines()[0]) from error
+    if any(not name.isprintable() for name in table.columns):
+        raise _no_table(path, separator, "its first line is no text")
     require_columns(table, needed, str(path), advice)
     return table
+
+
+def _no_table(path: Path, separator: str, problem: str) -> DataError:
+    """The error of a file that should be a table and is not."""
+    if path.suffix == ".parquet":
+        return DataError(f"{path} cannot be read ({problem}); write it as Parquet again, or as CSV")
+    known = {";": ";", "\t": "a tab", "|": "|"}
+    try:
+        first = read_bytes(path).splitlines()[0].decode("utf-8")
+    except (*BROKEN, IndexError, UnicodeDecodeError, DataError):
+        first = ""
+    found = next((mark for mark in known if mark in first and mark != separator), None)
+    help = (
+        f"its cells seem to be separated by {known[found]}: separator='{found}'".replace("\t", "\\t")
+        if found
+        else "a table is a text file in UTF-8, with a header and a separator (separator=;), or a Parquet file"
+    )
+    return DataError(f"{path} cannot be read ({problem}); {help}")
 
 
 def require_columns(table: pl.DataFrame, needed: Sequence[str], owner: str, advice: str = "") -> None:

@@ -134,6 +134,8 @@ def divide(
         raise DataError(f"{n} samples cannot be dealt to {clients} clients; use 1 to {n} clients")
     dealt = rule.assign(labels, n, clients, generator(check_seed(seed), "partition"), groups)
     indices = tuple(np.sort(np.asarray(numbers, dtype=np.int64)) for numbers in dealt)
+    if len(indices) != clients:
+        raise DataError(f"the partition {rule} gives samples to {len(indices)} clients, but there are to be {clients}")
     _check_dealt(rule, indices, n)
     return Assignment(rule, seed, n, indices)
 

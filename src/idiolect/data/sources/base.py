@@ -51,7 +51,8 @@ class Pool:
     the number of different tokens where the inputs are tokens; `names` is what classes, features and words are called;
     `cutting` decides the splits where they are not random, and `preparation` what is done to columns once the samples
     of every client are known; `layout` is how several inputs lie side by side in the rows of `x`, and `lexicon` the
-    words that their tokens stand for, from token 2 on, of which those of training samples are kept."""
+    words that their tokens stand for, from token 2 on, of which those of training samples are kept; with `own_labels`
+    each client numbers the classes that it has by itself."""
 
     x: Inputs
     y: Tensor
@@ -64,6 +65,7 @@ class Pool:
     preparation: Preparation | None = None
     layout: InputLayout | None = None
     lexicon: tuple[str, ...] = ()
+    own_labels: bool = False
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -142,6 +144,7 @@ class Pool:
             preparation=self.preparation,
             layout=self.layout,
             lexicon=self.lexicon,
+            own_labels=self.own_labels,
         )
 
 
@@ -181,7 +184,8 @@ class OwnSource(Adopted, Source):
 
     error = DataError
     given = ("client",)
-    size: ClassVar[str] = "as the function gives them"
+    title: ClassVar[str] = "what a function of yours returns"
+    size: ClassVar[str] = "as many as it gives"
 
     @property
     def by_client(self) -> bool:

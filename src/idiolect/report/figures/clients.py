@@ -57,7 +57,7 @@ def client_pictures(study: Study) -> list[Picture]:
         return pictures
     for reference in references:
         if reference in study.methods and len(study.methods) > 1:
-            pictures.append(gain_picture(study, data, reference))
+            pictures += [picture for picture in [gain_picture(study, data, reference)] if picture]
     if data.classes and (clients := comparable_clients(study)):
         pictures.append(who_picture(study, data, clients))
     return [*pictures, partition_picture(study, data)]
@@ -133,12 +133,17 @@ def record_picture(study: Study, reference: str) -> Picture:
     )
 
 
-def gain_picture(study: Study, data: Federation, reference: str) -> Picture:
-    """The gain of every client against its number of samples and of classes."""
+def gain_picture(study: Study, data: Federation, reference: str) -> Picture | None:
+    """The gain of every client against its number of samples and of classes; None where all clients have the same."""
     others = [method for method in study.methods if method != reference]
     traits = {"training samples": [float(len(client)) for client in data.clients]}
     if data.classes:
         traits["effective classes"] = [effective_classes(counts) for counts in data.label_counts()]
+    known = study.first(reference).scores
+    traits = {name: values for name, values in traits.items() if len({values[client] for client in known}) > 1}
+    if not traits:
+        return None
+    about = " Effective classes are the exponential of the entropy of a client's labels."
 
     def paint(figure: Figure) -> None:
         panels = figure.subplots(1, len(traits), sharey=True, squeeze=False)[0]
@@ -155,7 +160,7 @@ def gain_picture(study: Study, data: Federation, reference: str) -> Picture:
         f"gain-over-{slug(reference)}",
         f"Who gains over {reference}",
         f"A dot is a client (seed {study.seeds[0]}); the lines join the mean gains of the clients with few, middling"
-        " and many. Effective classes are the exponential of the entropy of a client's labels.",
+        f" and many.{about * ('effective classes' in traits)}",
         paint,
         (WIDTH, HEIGHT + legend_height(others)),
     )
@@ -225,7 +230,7 @@ def partition_picture(study: Study, data: Federation) -> Picture:
     return make_picture(
         "partition",
         "Who holds what",
-        f"The samples and the labels of every client, seed {study.seeds[0]}.",
+        f"The samples{' and the labels' * bool(data.classes)} of every client, seed {study.seeds[0]}.",
         lambda figure: paint_partition(figure, data),
         (WHOLE if len(data) > WIDE else WIDTH, partition_height(data)),
     )

@@ -77,15 +77,13 @@ def curve_pictures(study: Study, share: float) -> list[Picture]:
     return [curve(what) for what in AXES]
 
 
-def explain_curves(study: Study, share: float) -> str:
-    """How to read curves of scores."""
+def explain_curves(study: Study, share: float, marked: bool = True) -> str:
+    """How to read curves of scores; `marked` says whether the target lies where it is seen."""
     several = ", averaged over seeds; the band spans the seeds" if len(study.seeds) > 1 else ""
     mean = "Sample-weighted mean" if study.comparison.protocol["headline"] == "weighted" else "Mean"
     best = "any method" if len(study.methods) > 1 else "the run"
-    return (
-        f"{mean} over all clients after each evaluated round{several}. The dotted line is {100 * share:g} % of the best"
-        f" score of {best}."
-    )
+    line = f" The dotted line is {100 * share:g} % of the best score of {best}." * marked
+    return f"{mean} over all clients after each evaluated round{several}.{line}"
 
 
 def _curve(axes: Axes, study: Study, method: str, place: int, what: str) -> None:

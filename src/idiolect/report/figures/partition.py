@@ -40,7 +40,7 @@ def partition_text(federation: Federation, limit: int = 40) -> str:
     ]
     sizes = [len(client.indices) for client in federation.clients]
     wide, counted = max(6, *map(len, names)), max(7, *(len(str(size)) for size in sizes))
-    classes = federation.classes or 0
+    classes = federation.label_counts().shape[1] if federation.classes else 0
     cell = len(str(classes - 1)) + 1 if classes <= 30 else 1
     header = "".join(f"{label:>{cell}}" for label in range(classes)) if classes <= 30 else f"{classes} classes"
     lines = [f"{'client':<{wide}}  {'samples':>{counted}} {header}".rstrip()]
@@ -51,14 +51,9 @@ def partition_text(federation: Federation, limit: int = 40) -> str:
         lines.append(f"... and {len(names) - limit} more")
     if classes:
         lines.append("share of the client's samples:  · none  ░ under 5 %  ▒ under 25 %  ▓ under 50 %  █ more")
-    if federation.names.classes:
-        lines.append(visible(f"classes: {list_names(federation.names.classes)}"))
-    if federation.own_labels:
-        lines.append("each client has its own classes, numbered by itself:")
-        lines += [
-            visible(f"  {shorten(name, WIDEST)}: {list_names(labels)}")
-            for name, labels in list(federation.own_labels.items())[:limit]
-        ]
+    if federation.class_names:
+        which = "classes, of which each client numbers its own" if federation.own_labels else "classes"
+        lines.append(visible(f"{which}: {list_names(federation.class_names)}"))
     if federation.unseen:
         lines.append("* unseen: never trains")
     return "\n".join(lines)
@@ -116,7 +111,8 @@ def paint_partition(figure: Figure, federation: Federation) -> None:
 
 
 def _heights(federation: Federation) -> tuple[float, float]:
-    return 1.1, float(np.clip(0.3 * federation.classes, 1.5, 9)) if federation.classes else 0.01
+    classes = len(federation.class_names) or federation.classes
+    return 1.1, float(np.clip(0.3 * classes, 1.5, 9)) if classes else 0.01
 
 
 def draw_label_shares(axes: Axes, counts: np.ndarray, names: Sequence[str], classes: Sequence[str] = ()) -> None:
@@ -164,7 +160,7 @@ def _draw_labels(axes: Axes, federation: Federation, width: float, height: float
 
 def class_label(federation: Federation, number: int) -> str:
     """What stands beside a class in a picture: its name, or its number."""
-    names = federation.names.classes
+    names = federation.class_names
     return picture_text(names[number], NAME) if names else str(number)
 
 
