@@ -274,4 +274,4 @@ def to_tuples(shape: Any) -> Any:
 
 def any_loss(outputs: Tensor, y: Tensor) -> Tensor:
     """A loss that nobody asks for."""
-    return outputs.new_zeros(len(outputs))
+    return 0 * outputs.reshape(len(outputs), -1).sum(1)
