@@ -1,36 +1,40 @@
-"""The engine `ray` on a simulated cluster of three nodes: the bits of `workers`, faults, overhead and traffic.
+"""The engine `ray` on a simulated cluster of three nodes: the bits of `workers`, overhead and traffic. What goes wrong
+is in cluster_faults.py.
 
 python benchmarks/cluster.py methods            all methods over two rounds, alone and in stacks
-python benchmarks/cluster.py faults             nodes, actors and the driver killed; --resume on one machine
 python benchmarks/cluster.py overhead           per client visit, over `workers` on the same cores, interleaved
 python benchmarks/cluster.py traffic            100 clients of an 11 M-parameter model, with and without sums
-python benchmarks/cluster.py compare            8 methods x 3 seeds while a node is killed
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import resource
-import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"RAY_memory_monitor_refresh_ms": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+os.environ |= {
+    "RAY_memory_monitor_refresh_ms": "0",  # memory of other processes is not ours
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # else Ray gives way to all others on the machine, `workers` among them
+}
 
 import ray
 import torch
 from ray.cluster_utils import Cluster
+from scaling import anonymous_mb
 
 import idiolect
 from idiolect.contract import methods as registry
@@ -38,7 +42,6 @@ from idiolect.engines import Plan, Workers
 from idiolect.engines.cluster.actor import ClientActor
 from idiolect.engines.cluster.engine import RayEngine
 from idiolect.engines.cluster.pool import ActorPool
-from idiolect.runs.progress import Reporter
 from idiolect.runs.round_loop import RoundLoop
 from idiolect.runs.store import Store
 from idiolect.task.task import Task
@@ -52,13 +55,12 @@ WRAPPED = (
     "lgmix",
     "pfedgate(split=structured)",
 )
-FAULTS = ("ditto", "fedlag(ditto)", "fedexp", "flayer")
+SIZE = {"object_store_memory": 100 << 20}
 
 
 @contextmanager
-def cluster(cores: int = 1, store_mb: int = 200) -> Iterator[tuple[Cluster, list[Any]]]:
+def cluster(cores: int = 1, size: Mapping[str, Any] = SIZE) -> Iterator[tuple[Cluster, list[Any]]]:
     """A head without cores and two nodes."""
-    size = {"object_store_memory": store_mb << 20}
     machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **size})
     nodes = [machines.add_node(num_cpus=cores, **size) for _ in range(2)]
     os.environ["RAY_ADDRESS"] = machines.address
@@ -105,92 +107,9 @@ def check_methods(options: argparse.Namespace) -> bool:
     return not wrong
 
 
-def check_faults(options: argparse.Namespace) -> bool:
-    """An actor, a node and the driver killed in the middle of rounds."""
-    wrong = 0
-    for method in FAULTS:
-        for fault in ("actor", "node"):
-            plan = tiny_plan(method, rounds=2)
-            with cluster() as (machines, nodes), actors() as pool:
-                made, done = engine(pool, plan), []
-                made.train = disturbed(made, fault, machines, nodes, pool, done)  # type: ignore[method-assign]
-                began = time.perf_counter()
-                there = play(plan, lambda _, made=made: made)
-                try:
-                    require_equal(play(plan, partial(Workers, count=1)), there, method)
-                    said = "equal"
-                except Exception as error:
-                    said, wrong = str(error), wrong + 1
-                print(
-                    f"{method:20} {fault} killed ({len(done)}): {said}, {time.perf_counter() - began:.1f} s", flush=True
-                )
-    return check_driver() and not wrong
-
-
-def disturbed(
-    made: RayEngine, fault: str, machines: Cluster, nodes: list[Any], pool: ActorPool, done: list[Any]
-) -> Any:
-    """Training in the middle of which something is killed, once."""
-    train = made.train
-
-    def kill() -> None:
-        if fault == "node":
-            machines.remove_node(nodes[0], allow_graceful=False)
-        else:
-            os.kill(ray.get(pool.members[0].handle.process.remote()), signal.SIGKILL)
-
-    def train_disturbed(round: int, states: Any, download: Any) -> Iterator[Any]:
-        for outcome in train(round, states, download):
-            if not done:
-                done.append(kill())
-            yield outcome
-
-    return train_disturbed
-
-
-def check_driver() -> bool:
-    """The driver killed in the middle of a run, which is then resumed on one machine."""
-    with tempfile.TemporaryDirectory() as place, cluster():
-        whole, broken = Path(place, "whole"), Path(place, "broken")
-        settings = ["run", "ditto", "--clients", "8", "--rounds", "12", "--model", "linear", "--quiet"]
-        call(*settings, "--engine", "workers", "--out", str(whole)).wait()
-        process = call(*settings, "--engine", "ray", "--out", str(broken))
-        deadline = time.time() + 120
-        while time.time() < deadline and rounds_done(broken) < 4:
-            time.sleep(0.05)
-        process.kill()
-        process.wait()
-        at = rounds_done(broken)
-        call("resume", str(broken), "--engine", "workers", "--quiet").wait()
-        a, b = (Store(folder / "state.sqlite", write=False) for folder in (whole, broken))
-        same = a.rows() == b.rows() and all(
-            torch.equal(leaf, there[slot][name])
-            for here, there in zip(*([each.server(), *each.clients(range(8)).values()] for each in (a, b)), strict=True)
-            for slot, leaves in here.items()
-            for name, leaf in leaves.items()
-        )
-        print(
-            f"driver killed after round {at} of 12, resumed with workers: {'equal' if same else 'DIFFERS'}", flush=True
-        )
-        return same and 0 < at < 12
-
-
-def rounds_done(folder: Path) -> int:
-    """How far a run is."""
-    try:
-        store = Store(folder / "state.sqlite", write=False, incomplete=True)
-        return store.facts.rounds_done
-    except Exception:
-        return 0
-
-
-def call(*arguments: str) -> subprocess.Popen[bytes]:
-    """A command."""
-    return subprocess.Popen([sys.executable, "-m", "idiolect", *arguments], stdout=subprocess.DEVNULL)
-
-
 def measure_overhead(options: argparse.Namespace) -> bool:
-    """Seconds of a round of many tiny clients, on two actors and on two workers in turn."""
+    """Time of the processor for a round of many tiny clients, on two actors and on two workers in turn: of the driver
+    and those that compute, and of all processes of the cluster."""
     plan = tiny_plan("ditto", clients=options.clients, rounds=1, epochs=1)
     with cluster(), actors() as pool:
         contestants = {
@@ -198,25 +117,48 @@ def measure_overhead(options: argparse.Namespace) -> bool:
             "ray": engine(pool, plan),
             "ray, no sums": engine(pool, plan, sums=False),
         }
-        seconds: dict[str, list[float]] = {name: [] for name in contestants}
+        spent: dict[str, list[tuple[float, ...]]] = {name: [] for name in contestants}
         for repeat in range(options.repeats + 1):
             for name, each in contestants.items():
-                seconds[name] += [time_round(plan, each)] * (repeat > 0)  # the first one starts processes
+                spent[name] += [time_round(plan, each, pool)] * (repeat > 0)  # the first one starts processes
         contestants["workers"].close()
-    usual = sorted(seconds["workers"])[options.repeats // 2]
-    for name, each in seconds.items():
-        middle = sorted(each)[options.repeats // 2]
-        extra = (middle - usual) / (2 * options.clients) * 1e3
-        print(f"{name:14} {middle:.3f} s per round, {extra:+.2f} ms per visit over workers (training and evaluation)")
+    middle = {name: [sorted(part)[len(part) // 2] for part in zip(*each, strict=True)] for name, each in spent.items()}
+    for name, each in middle.items():
+        driver, extra, everything = (
+            (part - usual) / (2 * options.clients) * 1e3
+            for part, usual in zip(each, (0.0, *middle["workers"][1:]), strict=True)
+        )
+        print(
+            f"{name:14} {each[1]:.2f} s of the processor per round; per visit (training and evaluation) {extra:+.2f} ms"
+            f" over workers, {everything:+.2f} ms with Ray's own processes; the driver alone {driver:.2f} ms"
+        )
     return True
 
 
-def time_round(plan: Plan, each: Any) -> float:
-    """Seconds of training and evaluation of all clients."""
-    store = Store(None)
-    began = time.perf_counter()
-    RoundLoop(plan, each, store).run()
-    return time.perf_counter() - began
+def time_round(plan: Plan, each: Any, pool: ActorPool) -> tuple[float, ...]:
+    """Seconds of the processor for training and evaluation of all clients: of this process, of those that compute as
+    well, and of all that were started here."""
+    before = read_processes()
+    RoundLoop(plan, each, Store(None)).run()
+    after = read_processes()
+    used = {pid: seconds - before.get(pid, 0.0) for pid, seconds in after.items()}
+    known = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+    known += ray.get([member.handle.process.remote() for member in pool.members])
+    return used[os.getpid()], sum(used.get(pid, 0.0) for pid in known), sum(used.values())
+
+
+def read_processes() -> dict[int, float]:
+    """Seconds of the processor that this process and all below it have used, by their numbers."""
+    parents, seconds = dict[int, int](), dict[int, float]()
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = file.read_text().rpartition(")")[2].split()
+            parents[int(file.parent.name)] = int(fields[1])
+            seconds[int(file.parent.name)] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    found = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {pid: seconds[pid] for pid in found}
 
 
 def measure_traffic(options: argparse.Namespace) -> bool:
@@ -234,7 +176,7 @@ def rest(options: argparse.Namespace) -> list[str]:
 def measure_once(options: argparse.Namespace) -> bool:
     """One round of FedAvg with a wide linear layer, of whose samples each client has one."""
     side = int((options.parameters / 3) ** 0.5)
-    with cluster(store_mb=3000):
+    with cluster(size={"object_store_memory": 3000 << 20}):
         model = torch.nn.Sequential(*(torch.nn.Linear(side, side) for _ in range(3)))
         x, y = torch.randn(2, side), torch.randint(0, side, (2,))
         plan = tiny_plan("fedavg", rounds=1, epochs=1)
@@ -251,17 +193,36 @@ def measure_once(options: argparse.Namespace) -> bool:
                 return answer
 
             pool.ray = _Counting(ray, counted)
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            began = time.perf_counter()
-            RoundLoop(plan, made, Store(None), eval_every=10).run()
+            before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+            with watch_memory() as own:
+                RoundLoop(plan, made, Store(None), eval_every=10).run()
             seconds, peak = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size = sum(leaf.numel() for leaf in model.parameters()) * 4 / 1e6
     print(
         f"{options.clients} clients, model {size:.0f} MB, {'sums' if int(options.sums) else 'uploads'}: driver received"
-        f" {received['bytes'] / 1e6:.0f} MB, its peak memory rose by {(peak - before) / 1e3:.0f} MB, {seconds:.1f} s",
+        f" {received['bytes'] / 1e6:.0f} MB, its peak memory rose by {(peak - before) / 1e3:.0f} MB, of"
+        f" which {max(own) - own[0]:.0f} MB are its own and not of Ray's store, {seconds:.1f} s",
         flush=True,
     )
     return True
+
+
+@contextmanager
+def watch_memory() -> Iterator[list[float]]:
+    """Megabytes of this process that belong to no file and no shared memory, five times a second."""
+    seen, done = [anonymous_mb()], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.2):
+            seen.append(anonymous_mb())
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        thread.join()
 
 
 class _Counting:
@@ -281,44 +242,11 @@ def count_bytes(answer: Any) -> int:
     return sum(map(count_bytes, answer)) if isinstance(answer, tuple | list) else 0
 
 
-def check_compare(options: argparse.Namespace) -> bool:
-    """Eight methods with three seeds; a node is killed when a third of the runs is done."""
-    names = ["local", "fedavg", "fedprox", "ditto", "fedper", "fedrep", "apfl", "scaffold"]
-    with tempfile.TemporaryDirectory() as place, cluster() as (machines, nodes):
-
-        class Watch(Reporter):
-            starts, ends = Counter[str](), list[str]()
-
-            def start(self, label: str, rounds: int, done: int = 0) -> None:
-                self.starts[label] += 1
-                super().start(label, rounds, done)
-
-            def end(self, label: str, summary: Any) -> None:
-                self.ends.append(label)
-                if len(self.ends) == 8:
-                    machines.remove_node(nodes[0], allow_graceful=False)
-                super().end(label, summary)
-
-        watch, settings = Watch(), {"clients": 8, "rounds": 4, "model": "linear", "engine": "loop"}
-        board = idiolect.compare(names, seeds=3, on="ray", out=Path(place, "c"), reporter=watch, **settings)
-        again = {label: count for label, count in watch.starts.items() if count > 1}
-        late = [label for label in again if label in watch.ends[:8]]
-        here = idiolect.compare(names, seeds=3, on="here", **settings)
-        same = all(board[name].selected.mean == here[name].selected.mean for name in names)
-        print(
-            f"{len(watch.ends)} of 24 runs; begun again: {', '.join(again) or 'none'}; of finished ones: {len(late)};"
-        )
-        print(f"scores {'equal' if same else 'DIFFER from'} those of one machine")
-        return len(watch.ends) == 24 and not late and same
-
-
 WORK = {
     "methods": check_methods,
-    "faults": check_faults,
     "overhead": measure_overhead,
     "traffic": measure_traffic,
     "traffic-once": measure_once,
-    "compare": check_compare,
 }
 
 

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import DataError
 from .arrays import vocabulary_of
+from .pool_clients import PoolClients, distinct, label_ranges, names_of, sizes_of
 from .samples import Inputs, Samples
 
 if TYPE_CHECKING:
@@ -27,20 +29,22 @@ def check_clients(clients: Sequence[Client], classes: int | None) -> int | None:
     """Raise `DataError` unless the clients make a federation; returns the number of classes (None: numbers)."""
     if not clients:
         raise DataError("a federation needs clients, but none were given; give at least one")
-    doubled = [name for name, count in Counter(client.name for client in clients).items() if count > 1]
+    names = names_of(clients)
+    doubled = [name for name, count in Counter(names).items() if count > 1]
     if doubled:
         raise DataError(f"several clients are called {doubled[0]!r}; give each its own name")
-    for client in clients:
-        _check_name(client.name)
-        _check_sizes(client)
+    for name in names:
+        _check_name(name)
+    _check_sizes(clients)
+    for client in distinct(clients):
         _check_alike(clients[0], client)
     _check_finite(clients, lambda client: client.x, "inputs")
     _check_finite(clients, lambda client: client.y, "targets")
-    if (words := vocabulary_of(client.x for client in clients)) > MOST_CLASSES:
+    if (words := vocabulary_of(client.x for client in distinct(clients))) > MOST_CLASSES:
         raise DataError(
             f"the largest token is {words - 1}, but there may be at most {MOST_CLASSES:,}; number them from 0"
         )
-    for client in clients:
+    for client in clients if not isinstance(clients, PoolClients) or clients.shifts else ():
         if client.shift is not None:
             client.take(client.train[:1].long())
     return None if clients[0].y.is_floating_point() else _check_labels(clients, classes)
@@ -48,6 +52,8 @@ def check_clients(clients: Sequence[Client], classes: int | None) -> int | None:
 
 def warn_of_random(clients: Sequence[Client]) -> None:
     """Say once whose validation and test samples draw random numbers, as if they were to be augmented."""
+    if not any(client.late for client in distinct(clients)):
+        return
     names = [
         client.name
         for client in clients
@@ -80,13 +86,14 @@ def _check_name(name: str) -> None:
         raise DataError(f"the name of client {name!r} is not valid Unicode text; rename it") from error
 
 
-def _check_sizes(client: Client) -> None:
-    if not len(client.indices):
-        raise DataError(f"client {client.name!r} is empty; leave it out or give it samples")
-    if not len(client.train):
+def _check_sizes(clients: Sequence[Client]) -> None:
+    sizes = sizes_of(clients)
+    for at in np.flatnonzero(sizes[:, 0] == 0)[:1].tolist():
+        name, (_, val, test) = clients[at].name, sizes[at].tolist()
+        if not val and not test:
+            raise DataError(f"client {name!r} is empty; leave it out or give it samples")
         raise DataError(
-            f"client {client.name!r} has no training samples ({len(client.val)} for validation, {len(client.test)} for"
-            " test); give it at least one"
+            f"client {name!r} has no training samples ({val} for validation, {test} for test); give it at least one"
         )
 
 
@@ -102,7 +109,7 @@ def _check_alike(first: Client, client: Client) -> None:
 def _check_finite(clients: Sequence[Client], get: Callable[[Client], Inputs], what: str) -> None:
     # Clients may share one tensor, which is then looked at once; part by part, as a whole one would be copied.
     # What is read when it is needed is looked at then.
-    tensors = {id(body): body for body in map(get, clients) if isinstance(body, Tensor)}
+    tensors = {id(body): body for body in map(get, distinct(clients)) if isinstance(body, Tensor)}
     if all(bool(torch.isfinite(part).all()) for tensor in tensors.values() for part in torch.split(tensor, 1024)):
         return
     for client in clients:
@@ -119,20 +126,19 @@ def _check_finite(clients: Sequence[Client], get: Callable[[Client], Inputs], wh
 
 
 def _check_labels(clients: Sequence[Client], classes: int | None) -> int:
-    labels = [client.y[client.indices] for client in clients]
-    classes = max(int(client_labels.max()) for client_labels in labels) + 1 if classes is None else classes
+    lows, highs = label_ranges(clients)
+    classes = int(highs.max()) + 1 if classes is None else classes
     if classes > MOST_CLASSES:
         raise DataError(
             f"the largest label is {classes - 1}, but there may be at most {MOST_CLASSES:,} classes; number the classes"
             " from 0 on"
         )
-    for client, client_labels in zip(clients, labels, strict=True):
-        low, high = int(client_labels.min()), int(client_labels.max())
+    for at in np.flatnonzero((lows < 0) | (highs >= classes))[:1].tolist():
+        name, low, high = clients[at].name, int(lows[at]), int(highs[at])
         if low < 0:
-            raise DataError(f"client {client.name!r} has the label {low}; number the classes from 0 on")
-        if high >= classes:
-            raise DataError(
-                f"client {client.name!r} has the label {high}; labels must be whole numbers from 0 to {classes - 1}."
-                f" Number the classes from 0 on, or raise classes={classes}"
-            )
+            raise DataError(f"client {name!r} has the label {low}; number the classes from 0 on")
+        raise DataError(
+            f"client {name!r} has the label {high}; labels must be whole numbers from 0 to {classes - 1}."
+            f" Number the classes from 0 on, or raise classes={classes}"
+        )
     return classes

@@ -3,12 +3,14 @@ recording do, a random split has nearly the same samples in training and in test
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..core.errors import DataError
+from ..core.randomness import generator
 from .splits import SPLITS, Indices, Shares, cut
 
 KINDS = ("time", "session", "fold")
@@ -84,3 +86,13 @@ def _by_session(values: np.ndarray, shares: Shares, rng: np.random.Generator) ->
     places = {order[at]: ("test", "val", "train")[chosen[at]] for at in range(len(order))}
     names = np.array([places[number] for number in numbered])
     return {which: np.flatnonzero(names == which) for which in SPLITS}
+
+
+def cut_clients(
+    dealt: Sequence[Indices], shares: Shares, cutting: Cutting | None, seed: int
+) -> Iterator[list[Indices]]:
+    """What each client has for training, validation and test of what it was dealt; by chance if nothing decides."""
+    for position, index in enumerate(dealt):
+        rng = generator(seed, "split", position)
+        parts = cut(len(index), shares, rng) if cutting is None else cutting.cut(index, shares, rng)
+        yield [index[parts[which]] for which in SPLITS]

@@ -21,7 +21,7 @@ from ..core.randomness import generator
 from . import arrays
 from .checks import check_clients, check_public, warn_of_random
 from .client import Client, build_client
-from .cutting import Cutting
+from .cutting import Cutting, cut_clients
 from .fitting import Fitted, Raw, name_shape
 from .lazy.cache import attach_cache
 from .naming import (
@@ -36,10 +36,11 @@ from .naming import (
     sort_names,
 )
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
+from .pool_clients import PoolClients, describe_rows, distinct, gather_clients, names_of
 from .preparing import Preparation, Prepared
 from .samples import Inputs, Samples, digest_rows
 from .several import lay_out
-from .splits import SHARES, SPLITS, Unseen, check_seed, check_shares, cut, hold_out
+from .splits import SHARES, SPLITS, Unseen, check_seed, check_shares, hold_out
 from .transforms import Transforms
 
 
@@ -53,7 +54,7 @@ class Federation:
     Federation('pool', 4 clients, 2 classes, iid)
     """
 
-    clients: tuple[Client, ...]
+    clients: Sequence[Client]
     name: str
     classes: int | None
     partition: str
@@ -70,10 +71,10 @@ class Federation:
 
     def __getitem__(self, name: str) -> Client:
         """A client by its name."""
-        for client in self.clients:
-            if client.name == name:
-                return client
-        raise DataError(f"no client is called {name!r}.{did_you_mean(name, [client.name for client in self.clients])}")
+        names = self.client_names
+        if name in names:
+            return self.clients[names.index(name)]
+        raise DataError(f"no client is called {name!r}.{did_you_mean(name, names)}")
 
     def __repr__(self) -> str:
         kind = "numbers" if self.classes is None else f"{self.classes} classes"
@@ -84,10 +85,15 @@ class Federation:
         """The number of clients."""
         return len(self.clients)
 
+    @cached_property
+    def client_names(self) -> list[str]:
+        """The clients' names, in order."""
+        return list(names_of(self.clients))
+
     @property
     def own_labels(self) -> dict[str, list[str]]:
         """The names of each client's own classes, where each has its own."""
-        return {client.name: list(client.labels) for client in self.clients if client.labels}
+        return {client.name: list(client.labels) for client in distinct(self.clients) if client.labels}
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -135,15 +141,18 @@ class Federation:
         if self.words is not None:
             return self.words
         if self.layout is not None:
-            laid = [client.x for client in self.clients if isinstance(client.x, Tensor)]
+            laid = [client.x for client in distinct(self.clients) if isinstance(client.x, Tensor)]
             return arrays.vocabulary_of(part for x in laid for part in self.layout.whole_numbers(x))
-        return arrays.vocabulary_of(client.x for client in self.clients)
+        return arrays.vocabulary_of(client.x for client in distinct(self.clients))
 
     @cached_property
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that name the data of all clients and how they are split."""
         digest = hashlib.sha256()
-        for client in self.clients:
+        alike = self.clients if isinstance(self.clients, PoolClients) and isinstance(self.clients.x, Tensor) else None
+        for piece in () if alike is None else alike.digest():
+            digest.update(piece)
+        for client in self.clients if alike is None else ():
             digest.update(f"{client.name} {client.shift}".encode())
             for which in SPLITS:
                 index = getattr(client, which).long()
@@ -166,12 +175,14 @@ class Federation:
                 )
             first = replace(self.clients[0], transform=None)
             transform.fit(*first.take(first.train[:3].long()))
+        if isinstance(self.clients, PoolClients):
+            return replace(self, clients=self.clients.changed(transform=transform), transform=transform)
         clients = tuple(replace(client, transform=transform) for client in self.clients)
         return replace(self, clients=clients, transform=transform)
 
     def cached(self, megabytes: int, folder: str | None = None) -> Federation:
         """The same, which keeps so much of what is read late: in memory, or in a folder."""
-        bodies = [*(client.x for client in self.clients), *(self.public or ())[:1]]
+        bodies = [*(client.x for client in distinct(self.clients)), *(self.public or ())[:1]]
         attach_cache([body for body in bodies if isinstance(body, Samples)], megabytes, folder)
         return self
 
@@ -190,7 +201,7 @@ class Federation:
 
     def assignment(self) -> Assignment:
         """Which samples of the pool each client holds."""
-        if any(client.x is not self.clients[0].x for client in self.clients) or self.partition == GIVEN:
+        if any(client.x is not self.clients[0].x for client in distinct(self.clients)) or self.partition == GIVEN:
             raise DataError(
                 f"the clients of {self.name} hold their own data, so there is no partition of a pool to save"
             )
@@ -315,26 +326,22 @@ class Federation:
         groups = None if groups is None else np.asarray(groups)
         dealt = divide(partition, labels, samples=len(x), clients=clients, seed=seed, groups=groups)
         titles, shifts = name_dealt(dealt.indices, groups), dealt.partition.shifts(len(dealt.indices))
-        splits = []
-        for position, index in enumerate(dealt.indices):
-            rng = generator(seed, "split", position)
-            parts = cut(len(index), shares, rng) if cutting is None else cutting.cut(index, shares, rng)
-            splits.append([torch.from_numpy(index[parts[which]]) for which in SPLITS])
+        splits = cut_clients(dealt.indices, shares, cutting, seed)
+        pool = gather_clients(x, y, titles, splits, sum(map(len, dealt.indices)), shifts=shifts)
         fitted = Fitted(x, public, layout, names.words, None)
         if preparation is not None or lexicon:
+            parts = [(client.train, client.val, client.test) for client in pool]
             fitted = Raw(x, layout, preparation, tuple(lexicon)).fit(
-                titles, splits, hold_out(titles, unseen, seed), public
+                titles, parts, hold_out(titles, unseen, seed), public
             )
             features = fitted.prepared.inputs if fitted.prepared else names.features
             names, words = replace(names, features=features, words=fitted.words), len(fitted.words) or words
-        own: list[tuple[str, ...]] = [()] * len(titles)
+            pool = pool.changed(x=fitted.x)
+        built: Sequence[Client] = pool
         if own_labels:
-            y, own = number_dealt(y, names.classes, [torch.cat(parts) for parts in splits])
+            y, own = number_dealt(y, names.classes, [client.indices for client in pool])
             classes, names = max(map(len, own)), replace(names, classes=())
-        built = [
-            Client(title, fitted.x, y, train, val, test, shift, labels=labels)
-            for title, (train, val, test), shift, labels in zip(titles, splits, shifts, own, strict=True)
-        ]
+            built = [replace(client, y=y, labels=labels) for client, labels in zip(pool, own, strict=True)]
         rule = str(dealt.partition)
         federation = cls.check_and_build(
             built, name, classes, rule, dealt.hash, fitted.public, unseen, seed, words, names, fitted.layout
@@ -374,9 +381,10 @@ class Federation:
         shown = None if public is None else arrays.pair(public, "the public data")
         if shown:
             check_public(shown, clients)
-        never_train = hold_out([client.name for client in clients], unseen, seed)
+        share = isinstance(unseen, int | float)  # then names are not asked for, of which there may be a million
+        never_train = hold_out([""] * len(clients) if share else [each.name for each in clients], unseen, seed)
         return cls(
-            tuple(clients),
+            clients if isinstance(clients, PoolClients) else tuple(clients),
             name,
             classes,
             partition,
@@ -394,6 +402,6 @@ GIVEN = "given"
 
 
 def _update(digest: Any, body: Inputs, index: Tensor) -> None:
-    digest.update(f"{[len(index), *body.shape[1:]]} {body.dtype}".encode())
+    digest.update(describe_rows(body, len(index)))
     for part in digest_rows(body, index):
         digest.update(part)

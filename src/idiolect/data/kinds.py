@@ -19,6 +19,7 @@ from . import arrays
 from .client import PLAIN
 from .naming import is_text
 from .notes import MANY, say_classes, say_missing_classes, say_tokens
+from .pool_clients import distinct
 from .samples import Samples
 from .splits import SPLITS
 
@@ -90,7 +91,7 @@ class Kinds:
         """Say what whole numbers are taken as, where nobody said it."""
         client = data.clients[0]
         if self.inputs is None and data.layout is None and data.tokens:
-            lowest = min((int(c.x.min()) for c in data.clients if isinstance(c.x, Tensor)), default=0)
+            lowest = min((int(c.x.min()) for c in distinct(data.clients) if isinstance(c.x, Tensor)), default=0)
             say_tokens(f"{data.name}: the inputs", data.vocabulary - 1, lowest)
         if (
             self.predict is None

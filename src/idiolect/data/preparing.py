@@ -6,11 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..core.errors import DataError
+
+if TYPE_CHECKING:
+    pass
 
 SCALES = ("none", "client", "federated")
 GAPS = ("refuse", "mean")

@@ -24,8 +24,8 @@ from .phases import count_passes
 from .plan import Plan
 from .processes import Workers
 from .slots import first_server
+from .stack_size import fit_chunk
 from .stackability import why_not_stackable
-from .stacking import fit_chunk
 
 log = logging.getLogger("idiolect")
 
@@ -77,7 +77,7 @@ class WorkersChoice(Choice):
 class VectorChoice(Choice):
     """Clients stacked and traced at once, in several processes: the fastest for small dense models."""
 
-    chunk: int | None = option(None, min=1, help="clients per stack; none is what fits the caches")
+    chunk: int | None = option(None, min=1, help="most clients per stack; none is what fits the caches, or a GPU")
     count: int | None = option(None, min=1, help="number of processes; none is one per core")
 
     def make(self, plan: Plan) -> Engine:
@@ -97,7 +97,7 @@ class RayChoice(Choice):
     cpus: float = option(1.0, min=0.0, help="cores that each reserves; it computes on one")
     gpus: float = option(0.0, min=0.0, help="GPUs that each reserves, or a share of one")
     vector: bool = option(False, help="stack and trace clients at once, as the engine vector does")
-    chunk: int | None = option(None, min=1, help="clients per stack; none is what fits the caches")
+    chunk: int | None = option(None, min=1, help="most clients per stack; none is what fits the caches, or a GPU")
     sums: bool = option(True, help="add up on the actors what clients send, where the method allows it")
     timeout: float = option(3600.0, above=0.0, help="seconds that a group of clients may take")
     wait: float = option(300.0, min=0.0, help="seconds to wait for an actor where none is left")

@@ -32,6 +32,18 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def free_memory(device: str) -> int | None:
+    """The bytes that are free on a GPU, of all where none is named on the one with the fewest; None of a processor.
+
+    >>> free_memory("cpu")
+    """
+    where = torch.device(device)
+    if where.type != "cuda":
+        return None
+    numbers = [where.index] if ":" in device else range(torch.cuda.device_count())
+    return min((int(torch.cuda.mem_get_info(number)[0]) for number in numbers), default=None)
+
+
 def peak_memory_mb() -> float:
     """The largest resident memory of this process so far."""
     unit = 1 << 20 if sys.platform == "darwin" else 1 << 10  # macOS counts bytes, others kilobytes

@@ -16,6 +16,7 @@ from ..core.errors import RunFolderError
 from ..core.files import home, write_text
 from ..core.fingerprint import fingerprint
 from ..core.registry import describe
+from ..data.pool_clients import sizes_of
 from .machine import cores
 from .plan import Plan
 
@@ -43,7 +44,7 @@ def remember(plan: Plan, seconds: Mapping[str, float], cluster: str = "") -> Non
 def name_kind(plan: Plan) -> str:
     """A name for all that the speed of a client's training depends on: the structure of the networks, the method, the
     shapes of data and batches, how clients train, and the machine. Neither weights nor data enter it."""
-    sizes = sorted(len(client.train) for client in plan.data.clients)
+    sizes = sorted(sizes_of(plan.data.clients)[:, 0].tolist())
     networks = [fingerprint(task.net.module, tensors=False) for task in plan.tasks]
     shapes = [(tuple(leaf.shape[1:]), str(leaf.dtype)) for task in plan.tasks for leaf in task.example]
     training = (plan.training.batch_size, plan.training.epochs, repr(plan.training.optimizer), plan.device)

@@ -30,6 +30,7 @@ from .loop import Fetch, Outcomes, Scores, States
 from .machine import cores, threads
 from .plan import Plan
 from .shared_memory import SharedMemory
+from .stack_size import limit_chunk
 from .stacking import ignore_slow_operations, load_transforms, train_stack
 
 log = logging.getLogger("idiolect")
@@ -286,6 +287,7 @@ def serve(
     follow_parent()
     ignore_slow_operations()
     plan, last = prepared or prepare(place_plan(plan, device), chunk)
+    chunk = limit_chunk(plan, chunk)
     read = partial(read_slots, device=plan.device, rearrange=last)
     serial, message, download = -1, -1, {}
     while (job := jobs.get()) is not None:

@@ -3,7 +3,6 @@ once for all of them with `torch.func.vmap`. Equal to `client_round.train` one b
 
 from __future__ import annotations
 
-import math
 import textwrap
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from .effort import NO_EFFORT, read_effort
 from .feeding import Feeder, Member, Run, schedule
 from .linear_steps import take_steps
 from .phases import fresh_optimizer
-from .plan import Plan, late_size
+from .plan import Plan
 from .slots import finish, first_client, gather, kept_optimizer
 
 States = Mapping[int, Slots | None]
@@ -85,12 +84,15 @@ def train_stack(
         busy = sorted(
             (member for member in members if member not in idle), key=lambda member: (-member.samples, member.index)
         )
-        for at in range(0, len(busy), chunk):
-            part = busy[at : at + chunk]
-            problem = ""
+        waiting = [busy[at : at + chunk] for at in reversed(range(0, len(busy), chunk))]
+        while waiting:
+            part, problem = waiting.pop(), ""
             if len(part) > 1:  # one alone is faster without a stack
                 try:
                     yield from list(Stack(plan, part, download).run())
+                    continue
+                except torch.cuda.OutOfMemoryError:  # stacks of half the size may fit
+                    waiting += [part[len(part) // 2 :], part[: len(part) // 2]]
                     continue
                 except Exception as error:  # if it is not the stack's, it comes again, with the client's name
                     problem = explain(error)
@@ -289,11 +291,3 @@ def merge_rows(before: Slots, after: Slots, rows: list[int]) -> Slots:
 def take_row(slots: Slots, row: int) -> Slots:
     """One client's slots out of a stack."""
     return {slot: {n: leaf[row] for n, leaf in leaves.items()} for slot, leaves in slots.items()}
-
-
-def fit_chunk(plan: Plan, budget: int = 64 << 20) -> int:
-    """How many clients to stack: as many as keep a stack of models within a few caches, at most 32."""
-    size = 4 * sum(leaf.numel() for leaf in plan.tasks[0].net.params.values())
-    late = [client for client in plan.data.clients if client.late]
-    most = 4 * late_size(late[0]) // plan.training.batch_size if late else 32
-    return max(1, min(32, most, math.floor(budget / max(1, size))))

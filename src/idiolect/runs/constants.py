@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..core.errors import IdiolectError
 from ..data import Federation
+from ..data.pool_clients import training_targets
 from ..engines import Plan
 from ..task.losses import bce, cox
 from ..task.task import Task
@@ -29,15 +30,17 @@ def score_constants(plan: Plan, metric: str) -> dict[str, Any]:
     if not tested or (data.classes is not None and data.target_shape):
         return {}
     rule = task.metrics[metric]
-    all_targets = torch.cat([_targets(data, index, "train") for index in data.seen])
     kinds = ("own",) if data.own_labels else ("own", "shared")
     scores: dict[str, dict[int, tuple[float, int]]] = {kind: {} for kind in kinds}
     try:
+        shared = {}
+        if "shared" in kinds:
+            shared["shared"] = _find_constant(task, training_targets(data.clients, data.seen))
         for index in tested:
             y = _targets(data, index, "test")
-            for kind in kinds:
-                known = _targets(data, index, "train") if kind == "own" else all_targets
-                scores[kind][index] = (rule(_predict(plan.task_of(index), known, y), y), len(y))
+            constants = {"own": _find_constant(plan.task_of(index), _targets(data, index, "train")), **shared}
+            for kind, constant in constants.items():
+                scores[kind][index] = (rule(constant.expand(len(y), *constant.shape), y), len(y))
     except (IdiolectError, ArithmeticError, ValueError, TypeError, RuntimeError, IndexError):
         return {}
     return {kind: describe_round(scores[kind], len(tested), rule.higher_is_better) for kind in kinds}
@@ -48,16 +51,16 @@ def _targets(data: Federation, index: int, split: str) -> Tensor:
     return client.y.index_select(0, getattr(client, split).long())
 
 
-def _predict(task: Task, known: Tensor, y: Tensor) -> Tensor:
-    """The outputs for `y` of a model that knows some targets and nothing else, in the shape of the network's."""
+def _find_constant(task: Task, known: Tensor) -> Tensor:
+    """The outputs for one sample of a model that knows some targets and nothing else, in the shape of the network's."""
     shape = task.example_output.outputs.shape[1:]
     if task.loss_fn is cox:
-        return torch.zeros(len(y), *shape)
+        return torch.zeros(shape)
     if task.classes is None:
         mean = known.double().mean(0)
         constant = torch.logit(mean, eps=1e-6) if task.loss_fn is bce else mean
-        return constant.float().reshape(shape).expand(len(y), *shape)
+        return constant.float().reshape(shape)
     if shape.numel() == 1:  # one logit for two classes
-        return torch.logit((known > 0).double().mean(), eps=1e-6).float().expand(len(y), *shape)
+        return torch.logit((known > 0).double().mean(), eps=1e-6).float().expand(shape)
     counts = torch.bincount(known, minlength=shape.numel()).double()
-    return ((counts + 1) / (counts.sum() + len(counts))).log().float().expand(len(y), *shape)
+    return ((counts + 1) / (counts.sum() + len(counts))).log().float().expand(shape)

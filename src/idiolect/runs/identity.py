@@ -81,8 +81,8 @@ def identify(plan: Plan, config: Config) -> Identity:
     data, first = plan.data, plan.tasks[0]
     return Identity(
         config=_settings(config, plan.method),
-        clients=[client.name for client in data.clients],
-        unseen=[data.clients[index].name for index in sorted(data.unseen)],
+        clients=data.client_names,
+        unseen=[data.client_names[index] for index in sorted(data.unseen)],
         data=data.fingerprint,
         partition=data.partition_hash,
         weights=weights_hash(plan),

@@ -39,11 +39,13 @@ from .setup import assemble_plan, place, resolve_model
 from .store import Store
 
 OUTLINE = "outline"
+MOST_CLIENTS = 100_000
+"""A run of more clients is opened with its data."""
 
 
 def record_outline(store: Store, plan: Plan) -> None:
-    """Write down what a run's models can be built from, unless it is there."""
-    if store.fact(OUTLINE) is None:
+    """Write down what a run's models can be built from, unless it is there, or there are too many clients to list."""
+    if store.fact(OUTLINE) is None and len(plan.data) <= MOST_CLIENTS:
         store.keep(_values(plan), {OUTLINE: outline_of(plan)})
 
 

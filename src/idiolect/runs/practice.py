@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,8 @@ from ..core.names import shorten, visible
 from ..core.once import say_once
 from ..data import Federation
 from ..data.fitting import COLUMNS
+from ..data.pool_clients import label_ranges, sizes_of
+from ..data.splits import SPLITS
 from ..engines import Plan
 
 SHOWN = 3
@@ -26,11 +29,10 @@ GROWN = 100.0
 
 def warn_of_data(data: Federation, select: str) -> None:
     """Say where clients have one class only, or nothing to validate or test on."""
-    named = data.name
+    named, sizes = data.name, sizes_of(data.clients)
     if data.classes is not None and data.classes > 1 and data.clients[0].y.ndim == 1:
-        of_one = [
-            c.name for c in data.clients if bool((c.y[c.train.long()] == c.y[c.train[0]]).all()) and len(c.train) > 1
-        ]
+        low, high = label_ranges(data.clients, training=True)
+        of_one = [data.client_names[at] for at in np.flatnonzero((low == high) & (sizes[:, 0] > 1))]
         if of_one:
             say_once(
                 f"{_count(of_one, data)} training samples of one class only, so that a model of their own learns to say"
@@ -38,7 +40,7 @@ def warn_of_data(data: Federation, select: str) -> None:
                 about=f"one class {named}",
             )
     for split, missing in (("val", "validation"), ("test", "test")):
-        lacking = [client.name for client in data.clients if not len(getattr(client, split))]
+        lacking = [data.client_names[at] for at in np.flatnonzero(sizes[:, SPLITS.index(split)] == 0)]
         if split == "val" and select != "last" and len(lacking) == len(data):
             say_once(
                 "no client has validation samples, so that no round can be selected by them and the last one is"

@@ -212,7 +212,7 @@ class Result:
 
     def clients(self) -> list[str]:
         """The clients' names, in order."""
-        return [client.name for client in self.plan.data.clients]
+        return list(self.plan.data.client_names)
 
     def index(self, client: int | str) -> int:
         """A client's position: a text is a name, a whole number a position."""

@@ -26,6 +26,7 @@ from ..core.ranges import parse_ranges
 from ..core.registry import describe
 from ..data import Client, Federation
 from ..data import load as load_data
+from ..data.pool_clients import distinct
 from ..data.transforms import build_transforms
 from ..engines import Plan
 from ..engines.presence import Presence
@@ -108,7 +109,7 @@ def arrange_clients(objects: Mapping[str, Any], names: Sequence[str]) -> dict[st
     """The objects with the clients' data in the order of these names, if they are the same names in another order."""
     data, objects = objects.get("data"), dict(objects)
     if isinstance(data, Federation):
-        given = [client.name for client in data.clients]
+        given = data.client_names
     elif isinstance(data, Mapping):
         given = [str(name) for name in data]
     else:
@@ -278,7 +279,7 @@ def build_by_labels(config: Config, objects: Mapping[str, Any], data: Federation
     """The objects with a network for each number of classes, where every client has its own and the network is built
     for the data."""
     model = objects.get("model", config.model) or default_model(data)
-    sizes = sorted({len(client.labels) for client in data.clients if client.labels})
+    sizes = sorted({len(client.labels) for client in distinct(data.clients) if client.labels})
     if len(sizes) <= 1 or "models" in objects or isinstance(model, nn.Module):
         return objects
     models = [resolve_model(model, replace(data, classes=size), config.seed_of("init")) for size in sizes]
@@ -289,7 +290,7 @@ def build_by_labels(config: Config, objects: Mapping[str, Any], data: Federation
 def check_labels(method: Method, task: Task, data: Federation) -> None:
     """Raise an error where clients have labels of their own and a method averages what predicts them, or shares
     something of each class."""
-    if len({client.labels for client in data.clients if client.labels}) <= 1:
+    if len({client.labels for client in distinct(data.clients) if client.labels}) <= 1:
         return
     use = "use a method whose heads stay on the clients, such as fedper, fedrep or local"
     params = method.slots["params"]
@@ -340,7 +341,7 @@ def resolve_model(model: Any, data: Federation, seed: int) -> nn.Module:
 
 def resolve_networks(model_of: Sequence[int] | Mapping[str, int], data: Federation, count: int) -> tuple[int, ...]:
     """For each client the position of its network among `count`, from a list in the clients' order or by name."""
-    names = [client.name for client in data.clients]
+    names = data.client_names
     if isinstance(model_of, Mapping):
         if wrong := [name for name in (*model_of, *names) if name not in model_of or name not in names]:
             raise InputError(f"model_of must name every client once, and no other; look at {wrong[0]!r}")

@@ -28,6 +28,7 @@ def cluster():
         patch.setenv("RAY_memory_monitor_refresh_ms", "0")  # others' memory is not ours
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # else everything else on the machine goes first
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         nodes = [cluster.add_node(num_cpus=1, object_store_memory=STORE) for _ in range(2)]
@@ -52,9 +53,9 @@ def engine(pool):
     return lambda plan, chunk=0, **more: RayEngine(plan, lambda: pool, chunk, keep_pool=True, **more)
 
 
-def kill_one(pool: ActorPool) -> None:
-    """End the process of an actor, as a lack of memory does."""
-    os.kill(ray.get(pool.members[0].handle.process.remote()), signal.SIGKILL)
+def send_signal(pool: ActorPool, number: signal.Signals) -> None:
+    """End the process of an actor, as a lack of memory does, or let it hang."""
+    os.kill(ray.get(pool.members[0].handle.process.remote()), number)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedexp", "ditto", "heterofl", "fedlag(ditto, warmup=0)", "fedfomo"])
@@ -74,26 +75,40 @@ def test_uploads_stay_where_they_are_added_up(engine):
     assert all(outcome.upload is not None for _, outcome in engine(plan, sums=False).train(0, states, message))
 
 
-def test_actors_that_are_killed_change_not_a_bit(engine, pool):
-    """One in the middle of the first round, one when it has trained in the second, with the uploads that it kept."""
+def test_actors_that_hang_or_are_killed_change_not_a_bit(engine, pool, monkeypatch):
+    """One hangs in the middle of the first round; one dies when it has trained in the second, with the uploads that it
+    kept."""
     plan = tiny_plan("ditto", rounds=2)
-    made, kills = engine(plan), []
-    train, add_up = made.train, made.add_up
+    made, faults, reasons = engine(plan), [], []
+    train, add_up, remove = made.train, made.add_up, pool.remove
 
     def disturbed(round, states, download):
         for outcome in train(round, states, download):
-            if not kills:
-                kills.append(kill_one(pool))
+            if not faults:
+                faults.append(send_signal(pool, signal.SIGSTOP))
+                made.timeout = 2.0  # until it is noticed: a busy machine may be as slow
             yield outcome
 
     def lost(server, ids):
-        if len(kills) == 1 and made._newest.round == 1:
-            kills.append(kill_one(pool))
+        if len(faults) == 1 and made._newest.round == 1:
+            faults.append(send_signal(pool, signal.SIGKILL))
         return add_up(server, ids)
 
+    def removed(member, reason):
+        reasons.append(reason)
+        made.timeout = 3600.0
+        return remove(member, reason)
+
     made.train, made.add_up = disturbed, lost
-    require_equal(play(plan, lambda plan: Workers(plan, 1)), play(plan, lambda _: made), "killed")
-    assert len(kills) == 2
+    monkeypatch.setattr(pool, "remove", removed)
+    require_equal(play(plan, lambda plan: Workers(plan, 1)), play(plan, lambda _: made), "disturbed")
+    assert len(faults) == 2
+    assert reasons[0].startswith("it gave no answer")  # while it trained, or when sums were asked for
+
+
+def test_actors_that_do_not_come_end_the_run_with_what_to_do(cluster):
+    with pytest.raises(ClusterError, match=r"no actor of the cluster has answered for 0 s \(it has 2 cores .*resume"):
+        play(tiny_plan("fedavg", rounds=1), engines.build("ray(wait=0)").make)
 
 
 DEADLY = """

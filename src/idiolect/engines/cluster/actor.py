@@ -23,9 +23,10 @@ from ..flat import Packed, pack, unpack
 from ..plan import Plan
 from ..processes import Prepared, prepare, suit_worker, train_clients
 from ..slots import UploadSums
+from ..stack_size import limit_chunk
 from ..stacking import ignore_slow_operations, load_transforms
 from ..uploads import inspect
-from .connection import describe_node
+from .connection import describe_node, find_gpu_share
 from .messages import Job, Reply, SumsBySlot, Trained, guard, open_job, pack_sums, unpack_sums
 from .shipping import Shipped, unship
 
@@ -49,7 +50,7 @@ class ClientActor:
         plan: Plan = unship(shipped)
         if chunk and not all(find_dense(task) for task in plan.tasks):
             load_transforms()
-        self.prepared, self.chunk = prepare(plan, chunk), chunk
+        self.prepared, self.chunk = prepare(plan, chunk), limit_chunk(plan, chunk, find_gpu_share())
         self.serial, self.message, self.common = -1, -1, Slots()
         self.uploads: dict[int, Upload] = {}
         gc.freeze()

@@ -90,8 +90,21 @@ def connect(ray: Any, address: str) -> None:
         with quiet():
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, configure_logging=False)
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"there is no Ray cluster to connect to ({reason}); {START}") from error
+        raise InputError(explain_refusal(error)) from error
+
+
+def explain_refusal(error: Exception) -> str:
+    """Why this process cannot join a cluster, and what to do.
+
+    >>> print(explain_refusal(ConnectionError("no route")))  # doctest: +ELLIPSIS
+    there is no Ray cluster to connect to (no route); start one with ...
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    versions = [line for line in lines if line.startswith(("Ray: ", "Python: "))]
+    if len(versions) == 4:
+        there, here = (" and ".join(part).replace(":", "") for part in (versions[:2], versions[2:]))
+        return f"the cluster was started with {there}, but this is {here}; start both from the same environment"
+    return f"there is no Ray cluster to connect to ({lines[0]}); {START}"
 
 
 def require_head(address: str) -> None:
@@ -133,6 +146,12 @@ def describe_node() -> Node:
     return Node(
         platform.node(), __version__, digest_source(), torch.__version__, torch.backends.cpu.get_cpu_capability()
     )
+
+
+def find_gpu_share() -> float:
+    """The share of a GPU that this actor has."""
+    resources = load_ray().get_runtime_context().get_assigned_resources()
+    return min(1.0, resources.get("GPU", 0.0) or 1.0)
 
 
 @cache

@@ -105,15 +105,17 @@ class ActorPool:
         try:
             reply: Reply = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
+            if is_node_lost(error):
+                return  # others take its place, as soon as there is room
             self.failures += 1
             if self.failures >= TRIES or getattr(error, "actor_init_failed", False):
                 raise ClusterError(explain_start(error)) from error
             return
         self.log_warnings(reply)
+        node: Node = reply.result
+        require_like(node, self.here)  # before its error, which may come from the difference
         if reply.error is not None:
             raise reply.error
-        node: Node = reply.result
-        require_like(node, self.here)
         self.log_once(compare_processors([node], self.here))
         self.failures, self.empty_since = 0, 0.0
         self.members.append(Member(handle, node))
@@ -175,13 +177,39 @@ def explain_start(error: Exception) -> str:
         lines = [line.strip() for line in text.splitlines() if "No module named" in line]
         reason = lines[-1] if lines else "a module is missing"
         return f"an actor cannot start ({reason}); install the same Idiolect, with the extra cluster, on every node"
+    if is_out_of_memory(error):
+        return (
+            "actors cannot start: their node has too little memory, or what Ray counts as too little"
+            " (RAY_memory_usage_threshold, where Ray is started); free some, or use fewer actors per node, as in"
+            " cpus=2; the rounds before this one are saved"
+        )
     line = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)
     return f"actors cannot start: {line}; look at the node's memory and at `ray status`"
 
 
+def is_node_lost(error: Exception) -> bool:
+    """Whether an actor was lost with its node, which says nothing about the actor.
+
+    >>> is_node_lost(RuntimeError("The actor died because its node has died.")), is_node_lost(RuntimeError("killed"))
+    (True, False)
+    """
+    return "node has died" in str(error)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an actor was ended because its node had too little memory.
+
+    >>> is_out_of_memory(RuntimeError("worker(s) were killed due to the node running low on memory"))
+    True
+    """
+    text = str(error).lower()
+    return "OutOfMemory" in type(error).__name__ or "out of memory" in text or "low on memory" in text
+
+
 def name_reason(error: Exception) -> str:
     """What happened to an answer, in a few words."""
-    text = str(error)
-    if "out of memory" in text.lower() or "OutOfMemory" in type(error).__name__:
+    if is_out_of_memory(error):
         return "its node ran out of memory"
+    if type(error).__name__ == "GetTimeoutError":
+        return "it gave no answer in time"
     return type(error).__name__.removesuffix("Error")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...core.allocator import tune_allocator
+from ...core.errors import DataError
 from ...core.files import is_part, write_whole
 from ...core.forwarding import Forward
 from .connection import ADDRESS, describe_node
@@ -128,19 +129,28 @@ def work(shipped: Shipped, folder: Path, pipe: Connection) -> None:
     log.propagate = False
     tune_allocator()
     warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
-
-    def carry_out() -> Any:
-        target, argument = unship(shipped)
-        return target(argument, folder, send)
-
     try:
-        result, error = guard(carry_out, describe_node().name)
+        result, error = guard(lambda: carry_out(shipped, folder, send), describe_node().name)
         pipe.send(Event("done", result) if error is None else Event("failed", error))
     except BrokenPipeError:
         pass  # the actor is gone
     except KeyboardInterrupt:
         with suppress(OSError):
             pipe.send(Event("interrupted"))
+
+
+def carry_out(shipped: Shipped, folder: Path, send: Send) -> Any:
+    """What a task gives; where data are missing, which the driver has read, an error that says where they belong."""
+    target, argument = unship(shipped)
+    try:
+        return target(argument, folder, send)
+    except DataError as error:
+        where = os.environ.get("IDIOLECT_DATA", "not set")
+        error.add_note(
+            f"each node reads the data itself: have the same files on all, where IDIOLECT_DATA says (there: {where});"
+            " what is complete is kept, and the same command goes on"
+        )
+        raise
 
 
 def read_files(folder: Path) -> Files:
