@@ -4,6 +4,7 @@ methods and public names have pages that are written here, and whatever file a p
 from __future__ import annotations
 
 import importlib
+import json
 import posixpath
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -154,9 +155,12 @@ def relative(start: str, end: str) -> str:
 
 
 def show_file(path: str) -> str:
-    """A file of the repository as a page; one in Markdown is a page already."""
+    """A file of the repository as a page; one in Markdown is a page already, and a notebook is its cells."""
     text = (ROOT / path).read_text(encoding="utf-8")
     suffix = Path(path).suffix
+    if suffix == ".ipynb":
+        cells = [("".join(cell["source"]), cell["cell_type"] == "code") for cell in json.loads(text)["cells"]]
+        return "\n\n".join(f"````python\n{source}\n````" if is_code else source for source, is_code in cells) + "\n"
     return text if suffix == ".md" else f"# {path}\n\n````{LANGUAGES.get(suffix, 'text')}\n{text}````\n"
 
 

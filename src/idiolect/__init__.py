@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .data import Client, Federation
     from .runs import Config, Result, load, load_model, read, read_card, resume, run
     from .task import Batch, Metric, Task
-    from .tuning import tune
+    from .tuning import compare_tuned, tune
 else:
     from .core.lazy import lazy_names
 
@@ -46,7 +46,7 @@ else:
             "data": "Client Federation",
             "runs": "Config Result load load_model read read_card resume run",
             "task": "Batch Metric Task",
-            "tuning": "tune",
+            "tuning": "compare_tuned tune",
         },
     )
 
@@ -67,6 +67,7 @@ __all__ = [
     "Wrapper",
     "advise",
     "compare",
+    "compare_tuned",
     "load",
     "load_model",
     "option",

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 import yaml
 
+import idiolect
 from idiolect.advice import Preset
 
 QUICK = ("--clients", "4", "--rounds", "2", "--model", "linear", "--quiet")
@@ -204,3 +205,18 @@ def test_a_preset_gives_what_tuning_found_and_says_from_where(call, folder, monk
     code, _, err = call("run", "ditto", *small, "--preset", "paper")
     assert code == 2
     assert "--preset paper is not allowed" in " ".join(err.split())
+
+
+def test_clients_that_never_train_and_those_that_come_and_go_are_named_and_a_written_file_says_the_same(tmp_path, call):
+    settings = ["--clients", 4, "--rounds", 3, "--model", "linear", "--engine", "loop", "-q"]
+    named = ["--unseen", "client-1, client-3", "--presence", "{client-0: 2-}", "--stragglers", 0.5]
+    assert call("run", "fedavg", *settings, *named, "--out", tmp_path / "a")[0] == 0
+    assert call("run", tmp_path / "a" / "config.yaml", "-q", "--out", tmp_path / "b")[0] == 0
+    a, b = (idiolect.load(tmp_path / name) for name in "ab")
+    assert a.config == b.config
+    assert {a.clients()[index] for index in a.plan.data.unseen} == {"client-1", "client-3"}
+    assert [list(a.plan.participants(round)) for round in (0, 1)] == [[2], [0, 2]]
+    assert (a.summary["late"], a.summary["steps"]) == (b.summary["late"], b.summary["steps"])
+    code, _, err = call("run", "fedavg", *settings, "--unseen", "client-9", "--out", tmp_path / "c")
+    assert (code, "no client is called 'client-9'" in " ".join(err.split())) == (2, True)
+    assert not (tmp_path / "c").exists()

@@ -74,3 +74,19 @@ def test_what_is_bold_stays_with_its_column():
     assert TABLE.pick([0, 1]).bold == {(0, 1)}
     assert TABLE.pick([1, 2]).bold == {(0, 0)}
     assert TABLE.pick([0, 2]).bold == set()
+
+
+def test_groups_of_columns_and_second_places_are_written_in_every_form():
+    heads = (Column("method"), Column("a", has_interval=True, spread="std", group="D"), Column("b", group="D"))
+    cells = (Cell("x", "x"), Cell("1 ± 2", 1.0, None, 2.0), Cell("3", 3.0))
+    table = Table("t", "", "", heads, (cells,), frozenset({(0, 1)}), frozenset({(0, 2)}))
+    assert table.latex().splitlines()[2:6] == [
+        r"\multicolumn{1}{l}{} & \multicolumn{2}{c}{D} \\",
+        r"\cmidrule(lr){2-3}",
+        r"method & a & b \\",
+        r"\midrule",
+    ]
+    assert r"\textbf{1 $\pm$ 2} & \underline{3}" in table.latex()
+    assert table.csv() == "method,D: a,std D: a,D: b\nx,1.0,2.0,3.0\n"
+    assert table.markdown().splitlines()[2] == "| x | **1 ± 2** | <u>3</u> |"
+    assert table.pick([0, 2]).second == {(0, 1)}

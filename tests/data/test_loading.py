@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from idiolect.core.errors import DataError
+from idiolect.core.errors import DataError, InputError
 from idiolect.data import Federation, load
 
 
@@ -61,3 +61,24 @@ def test_clients_with_their_own_data_have_no_pool_to_take_a_share_from():
     clients = [(torch.randn(10, 2), torch.arange(10) % 2)] * 2
     with pytest.raises(DataError, match="these data come as clients"):
         load(clients, public=0.1)
+
+
+@pytest.mark.parametrize("unseen", ["ü", ["Ward 10", "ü"], ("Ward 10",)])
+def test_clients_that_never_train_may_be_named(unseen):
+    clients = {name: ([[0.0], [1.0]] * 5, [0, 1] * 5) for name in ("Ward 10", "../x", "ü")}
+    data = load(clients, unseen=unseen)
+    assert {data.clients[at].name for at in data.unseen} == ({unseen} if isinstance(unseen, str) else set(unseen))
+
+
+@pytest.mark.parametrize(
+    ("unseen", "words"),
+    [
+        ("Ward 1", "unseen: no client is called 'Ward 1'. Did you mean Ward 10"),
+        (["Ward 10", "b"], "all clients, so none is left"),
+        (3, r"must lie in \[0, 1\); clients by name are a list of texts, as in unseen=\['3'\]"),
+    ],
+)
+def test_names_that_no_client_has_are_refused(unseen, words):
+    clients = {name: ([[0.0], [1.0]] * 5, [0, 1] * 5) for name in ("Ward 10", "b")}
+    with pytest.raises(InputError, match=words):
+        load(clients, unseen=unseen)

@@ -13,6 +13,7 @@ import torch
 
 from idiolect.core import codec
 from idiolect.core.errors import IdiolectError
+from idiolect.engines.presence import Presence
 from idiolect.flower.loopback import LoopbackEngine, LoopbackTransport
 from idiolect.flower.messages import Message, sign
 from idiolect.flower.settings import Deployment
@@ -32,7 +33,7 @@ def same(a, b):
 
 def assert_states(found, expected):
     for index, state in expected.items():
-        assert (found[index] is None) == (state is None), index
+        assert (found.get(index) is None) == (state is None), index
         assert state is None or same(found[index], state), index
 
 
@@ -243,6 +244,31 @@ def test_nobody_connected_ends_the_run_with_a_reason():
     with pytest.raises(IdiolectError, match="only 0 of 5 clients are connected and 3 are needed"):
         RoundLoop(engine.plan, engine, Store(None)).run()
     assert time.monotonic() - started < 5
+
+
+class Coming(LoopbackTransport):
+    """A transport of which some clients are there."""
+
+    there = frozenset({101, 102, 104})
+
+    def nodes(self):
+        return super().nodes() & self.there
+
+
+def test_clients_join_and_leave_while_a_run_goes_on_as_in_a_simulation_with_that_schedule():
+    rounds = {0: ((1, 2),), 1: ((0, 0), (2, 2)), 3: ((5, 9),)}
+    plan = tiny_plan("ditto", epochs=1)
+    engine, store = LoopbackEngine(plan, Deployment(sample="connected", timeout=0.2), Coming), Store(None)
+    transport = engine.membership.transport
+
+    def watch(progress):
+        transport.there = {0: frozenset({100, 102, 104}), 1: frozenset({100, 101, 102, 104})}.get(progress.round)
+
+    RoundLoop(engine.plan, engine, store).run(watch, stop=lambda: transport.there is None)
+    simulated = play(replace(plan, presence=Presence(rounds)))
+    assert same(store.server(), simulated.server)
+    assert_states(engine.states([0, 1, 2, 4]), simulated.clients)
+    assert store.facts.steps == simulated.cost["steps"]
 
 
 # -- a server that is restarted ------------------------------------------------------------------------

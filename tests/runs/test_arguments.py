@@ -15,6 +15,7 @@ from idiolect.runs.setup import NETWORKS, OBJECTS
 def test_every_setting_has_the_type_that_it_has_in_the_configuration():
     hints, typed = get_type_hints(idiolect.Config), get_type_hints(Settings)
     hints["split"] = Sequence[float] | None  # a list is as good as a tuple
+    hints["unseen"] = float | str | Sequence[str]  # one name, or any list of them
     assert typed == {name: hints[name] for name in options_of(idiolect.Config) if name not in {*OBJECTS, "method"}}
 
 

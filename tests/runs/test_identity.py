@@ -129,6 +129,7 @@ PUBLIC = {
     "run": lambda **more: run("fedavg", SITES, **more),
     "compare": lambda **more: compare("fedavg", SITES, **more),
     "tune": lambda **more: idiolect.tune("fedavg", SITES, **more),
+    "compare_tuned": lambda **more: idiolect.compare_tuned("fedavg", SITES, **more),
     "advise": lambda **more: idiolect.advise(SITES, **more),
     "resume": lambda **more: resume("nowhere", **more),
     "load": lambda **more: load("nowhere", **more),
@@ -152,7 +153,7 @@ def test_settings_cannot_be_given_to_a_run_that_is_there(own, opened):
         opened(own.folder, data=SITES, lr=0.6)
 
 
-@pytest.mark.parametrize("call", [idiolect.tune, compare])
+@pytest.mark.parametrize("call", [idiolect.tune, compare, idiolect.compare_tuned])
 def test_one_method_cannot_be_given_where_several_take_part(call):
     with pytest.raises(InputError, match=r"several methods; give methods=\.\.\."):
         call("fedavg", SITES, method="ditto")

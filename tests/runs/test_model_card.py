@@ -38,15 +38,19 @@ torch.save({name: idiolect.load_model(path)(inputs) for name, path in files.item
 
 
 def run(text, data=None, **changes):
-    several = {"models": [tiny_model(), tiny_model(width=3)], "model_of": [0, 1, 0, 1, 0]}
+    data = data or tiny_federation()
+    several = {"models": [tiny_model(), tiny_model(width=3)], "model_of": [at % 2 for at in range(len(data))]}
     model = several if methods.build(text).needs.networks else {"model": tiny_model()}
     settings = {"rounds": 1, "engine": "loop", "batch_size": 4, "lr": 0.1, **model, **changes}
-    return idiolect.run(text, data or tiny_federation(), **settings)
+    return idiolect.run(text, data, **settings)
 
 
 @pytest.fixture(scope="module")
-def runs():
-    return {text: run(text) for text in EXPRESSIONS}
+def runs(tmp_path_factory):
+    """A run of every method, in a folder; one client never trains."""
+    folder = tmp_path_factory.mktemp("runs")
+    data = tiny_federation(unseen=1)
+    return {text: run(text, data, eval_clients=3, out=folder / str(at)) for at, text in enumerate(EXPRESSIONS)}
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +72,26 @@ def test_every_methods_file_opens_in_another_process_and_predicts_as_the_engine_
         assert torch.equal(outputs[text], predict(result.plan, ctx, result.personal_slots(0), x)), text
 
 
+def test_the_folder_alone_gives_what_the_run_gave(runs):
+    """Models of clients with many samples, with few, and of one that never trained; summary and scores."""
+    x = torch.randn(3, 4)
+    for text, result in runs.items():
+        again = idiolect.load(result.folder)
+        for client in (0, 3, 5):
+            assert torch.equal(again.model(client)(x), result.model(client)(x)), (text, client)
+        assert again.summary == result.summary, text
+        assert again.scores().equals(result.scores()), text
+        assert again.lacks_data, text
+        again.store.close()
+
+
 def test_no_file_holds_anything_of_the_data(runs, files):
-    rows = [row.numpy().tobytes() for client in tiny_federation().clients for row in client.x]
-    rows += [client.y.numpy().tobytes() for client in tiny_federation().clients]
+    clients = tiny_federation(unseen=1).clients
+    rows = [row.numpy().tobytes() for client in clients for row in client.x]
+    rows += [client.y.numpy().tobytes() for client in clients]
+    for text, result in runs.items():
+        held = (result.folder / "state.sqlite").read_bytes()
+        assert not any(row in held for row in rows), text
     for text, paths in files.items():
         for path in paths:
             held = path.read_bytes()
@@ -87,6 +108,16 @@ def test_a_files_size_does_not_depend_on_how_much_data_there_is(files, tmp_path)
         (small, card), (large, other) = read_model(files[text][0]), read_model(path)
         assert {name: leaf.shape for name, leaf in small.items()} == {name: leaf.shape for name, leaf in large.items()}
         assert abs(len(card[CARD]) - len(other[CARD])) < 200
+
+
+def test_where_the_network_is_all_a_file_holds_its_values_and_nothing_else(runs, files):
+    """So its size is the network's, whatever the data were; the others are measured above."""
+    for text, result in runs.items():
+        values, _ = read_model(files[text][0])
+        if not any(name.startswith("values.") for name in values):
+            module = result.plan.task_of(0).module
+            shapes = {name: leaf.shape for name, leaf in (*module.named_parameters(), *module.named_buffers())}
+            assert {name: leaf.shape for name, leaf in values.items()} == shapes, text
 
 
 def test_the_card_says_what_the_model_is(tmp_path):

@@ -137,8 +137,12 @@ def test_everything_of_a_file_in_one_run_which_is_resumed_and_read(code):
 def test_a_changed_file_is_another_run(code):
     idiolect.run("fedavg", "mine.py:wards", model="mine.py:Net", out="a", **QUICK)
     code.write_text(CODE.replace("nn.ReLU()", "nn.Tanh()"))
+    again = idiolect.load("a", trust=True)
+    assert again.summary["rounds_done"] == 1, "scores are read whatever the code is now"
+    with pytest.raises(InputError, match=r"the code of the network .* is another one than when the model was saved"):
+        again.model(0)
     with pytest.raises(InputError, match="the code of the model has changed"):
-        idiolect.load("a", trust=True)
+        idiolect.resume("a", trust=True)
 
 
 def test_a_class_or_function_as_model_has_other_weights_for_every_seed():
@@ -209,7 +213,14 @@ def test_a_run_with_own_objects_is_read_without_them(tmp_path):
     )
     tests = record.metrics.filter(split="test", metric="accuracy")
     assert tests.select("client", "name").rows() == [(0, "north"), (1, "south")]
-    with pytest.raises(RunFolderError, match=r"own data, model; .*; idiolect\.read\(.*\) reads its scores, .* without"):
-        idiolect.load(tmp_path / "a")
+    again = idiolect.load(tmp_path / "a")
+    assert again.summary["accuracy"] == record.summary["accuracy"]
+    with pytest.raises(
+        InputError, match=r"names the code in .*; give it: .*model=.*, or allow its code with trust=True"
+    ):
+        again.model("north")
+    assert again.clients() == idiolect.load(tmp_path / "a", model=Small).clients()
+    with pytest.raises(RunFolderError, match=r"own data, model; .*; idiolect\.load\(.*\) opens its scores .* without"):
+        idiolect.resume(tmp_path / "a")
     with pytest.raises(RunFolderError, match="holds no run"):
         idiolect.read(tmp_path)

@@ -30,7 +30,7 @@ from ..runs.trial import without_test
 from .presets import Preset, find_kind, find_presets
 from .profile import find_conflicts, measure_federation, split_conflicts
 from .race import Race, RaceSchedule, plan_race, run_race
-from .rules import Finding, Recommendation, findings, recommend
+from .rules import Finding, Recommendation, findings, rank_families, recommend
 from .tables import findings_table, race_table, recommended_table
 
 CHOSEN = 3
@@ -40,8 +40,6 @@ PROBE = 3
 """Rounds of FedAvg after which conflicts are measured."""
 LONGEST = 24
 """Most rounds of a race, unless more are asked for."""
-CLOSE = 0.01
-"""Relative differences of scores below this are called close."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,6 +73,11 @@ class Advice:
         first = self.race.places[0] if self.race else None
         return first.method if first is not None and math.isfinite(first.score) else None
 
+    @property
+    def sure(self) -> bool:
+        """Whether a race was won by more than chance; rules alone are never sure."""
+        return self.race is not None and self.winner is not None and not self.race.rivals
+
     def __repr__(self) -> str:
         return f"Advice({self.sentence!r})"
 
@@ -107,9 +110,13 @@ class Advice:
         rival = next((place for place in others if place.rung == first.rung), None)
         if rival is None:
             return f"{text}."
-        gap = f"{show(abs(first.score - rival.score))}{' points' * bool(unit)} ahead of {rival.method}"
-        close = abs(first.score - rival.score) < CLOSE * abs(first.score)
-        return f"{text}, {gap}{', which is close: compare both with several seeds' * close}."
+        text += f", {show(abs(first.score - rival.score))}{' points' * bool(unit)} ahead of {rival.method}"
+        if self.sure:
+            return f"{text}."
+        names = ", ".join(place.method for place in self.race.rivals)
+        return (
+            f"{text}. This is not sure: over these clients it cannot be told from {names}; compare with several seeds."
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -127,8 +134,12 @@ class Advice:
             "tuned": {name: {"method": each.method, "lr": each.lr} for name, each in self.tuned.items()},
             "race": None
             if self.race is None
-            else {**vars(self.race), "places": [dict(vars(place)) for place in self.race.places]},
+            else {
+                **vars(self.race),
+                "places": [{k: v for k, v in vars(place).items() if k != "by_client"} for place in self.race.places],
+            },
             "best": self.best,
+            "sure": self.sure,
             "sentence": self.sentence,
         }
 
@@ -211,10 +222,19 @@ class Study:
             return self.build(method)
         return None
 
+    def choose_families(self, there: Sequence[str]) -> list[str]:
+        """One method of each family of which none is there yet; families that cannot run here are left out."""
+        known, chosen = {name.partition("(")[0] for name in (*there, *REFERENCES)}, list[str]()
+        for members in rank_families(self.advice.findings):
+            if not known & {name.partition("(")[0] for name in members}:
+                chosen += [method for method in members if self.try_build(method) is not None][:1]
+        return chosen
+
     @cached_property
     def schedule(self) -> RaceSchedule:
-        """The race as planned, timed by a few rounds."""
-        names = dict.fromkeys([*(choice.method for choice in self.advice.recommended), *REFERENCES])
+        """The race as planned, timed by a few rounds: the recommended methods, one of each family, and references."""
+        recommended = [choice.method for choice in self.advice.recommended]
+        names = dict.fromkeys([*recommended, *self.choose_families(recommended), *REFERENCES])
         methods = [method for name in names if (method := self.try_build(name))]
         return plan_race(methods, self.plan, self.engine, self.rounds, self.budget, self.config.select)
 
@@ -238,7 +258,8 @@ def advise(
 
     Args:
         data: as for `run`. Training data are measured, validation data judge the race, test data are not touched.
-        race: whether the recommended methods, `local`, `fedavg` and `finetune(fedavg)` run against each other.
+        race: whether the recommended methods, one of each family of methods, `local`, `fedavg` and `finetune(fedavg)`
+            run against each other.
         rounds: FedAvg's rounds in the race; by default those of a run, at most 24.
         budget: what all methods get alike in the race: `gradients`, or `rounds`.
         budgets: the share of the model that a client can compute, where devices cannot compute all of it; clients take

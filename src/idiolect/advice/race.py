@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from ..comparison.budget import RoundCost, measure_rounds
 from ..comparison.conditions import count_fedavg_gradients
 from ..comparison.elsewhere import Follower
+from ..comparison.statistics import SIGNIFICANT, compare_pairs
 from ..contract import Method
 from ..core.errors import TrainingError
 from ..core.names import slug
@@ -26,6 +27,8 @@ from ..runs.progress import Reporter
 from ..runs.store import Store
 from ..runs.trial import Trial, describe_trial
 
+CLOSE = 0.01
+"""Relative differences of scores below this are small."""
 RUNGS = (1 / 3, 2 / 3, 1.0)
 """The share of its rounds that a method has done at the end of each rung."""
 
@@ -97,7 +100,8 @@ class RaceSchedule:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a method ended: its validation score, in which rung, after which rounds, gradients and seconds."""
+    """Where a method ended: its validation score, in which rung, after which rounds, gradients and seconds; and the
+    score of each client, in order."""
 
     method: str
     score: float
@@ -105,6 +109,7 @@ class Place:
     rounds: int
     gradients: int
     seconds: float
+    by_client: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,13 @@ class Race:
     def __getitem__(self, method: str) -> Place:
         """Where a method ended."""
         return next(place for place in self.places if place.method == method)
+
+    @property
+    def rivals(self) -> tuple[Place, ...]:
+        """Those that ran as long as the winner and cannot be told from it: over the clients' validation scores the
+        difference may be chance, or is small."""
+        first, *others = self.places
+        return tuple(place for place in others if place.rung == first.rung and not is_apart(first, place))
 
 
 def plan_race(
@@ -243,12 +255,30 @@ def run_rung_on_node(argument: tuple[Contender, int, str, str], folder: Path, se
 def run_rung(contender: Contender, rung: int, trial: Trial, watch: Send) -> Place:
     """Run one method to the end of a rung and judge it."""
     trial.advance(contender.rounds_at(rung), watch)
-    return Place(contender.method, trial.score(), rung, trial.rounds, trial.gradients, trial.seconds)
+    scores = trial.client_scores()
+    mean, each = trial.mean(scores), tuple(value for _, (value, _) in sorted(scores.items()))
+    return Place(contender.method, mean, rung, trial.rounds, trial.gradients, trial.seconds, each)
 
 
 def label_rung(contender: Contender, rung: int) -> str:
     """The name of a rung in progress reports."""
     return f"{contender.method} rung {rung + 1}"
+
+
+def is_apart(first: Place, other: Place) -> bool:
+    """Whether two scores differ by more than chance, paired over clients, and not by little.
+
+    >>> def place(*scores):
+    ...     return Place("", sum(scores) / 4, 2, 1, 1, 1.0, scores)
+    >>> first = place(0.9, 0.8, 0.9, 0.8)
+    >>> is_apart(first, place(0.5, 0.5, 0.6, 0.4)), is_apart(first, place(0.7, 1.0, 0.8, 0.8))
+    (True, False)
+    """
+    if math.isnan(other.score):
+        return True
+    if len(first.by_client) != len(other.by_client) or abs(first.score - other.score) < CLOSE * abs(first.score):
+        return False
+    return compare_pairs(first.by_client, other.by_client).p < SIGNIFICANT
 
 
 def sort_places(places: Sequence[Place], higher: bool) -> list[Place]:

@@ -4,7 +4,7 @@ levels. Both are data, so that every recommendation can be read off; nothing is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -147,7 +147,7 @@ RULES = (
         {**_MANY, "label skew": "none", "feature shift": "some"},
         "with many natural clients it can be seen which units they have in common; the others are personal",
     ),
-    Rule("ditto", 3, {"feature shift": "some"}, "inputs differ, which a model of one's own near the global one learns"),
+    Rule("ditto", 5, {"feature shift": "some"}, "inputs differ, which a model of one's own near the global one learns"),
     Rule("fedamp", 2, {"feature shift": "strong", "many clients": "none"}, "similar clients find each other"),
     # The same inputs, other labels.
     Rule("ditto", 3, {"concept shift": "some"}, "the same input means different things, so models must differ whole"),
@@ -178,6 +178,26 @@ RULES = (
 )
 
 
+class Family(NamedTuple):
+    """Methods that personalise in one way, of which one takes part in every race where the conditions hold: the one
+    with the most points, or else the first that can run."""
+
+    name: str
+    members: tuple[str, ...]
+    when: Mapping[str, str] = {}
+
+
+FAMILIES = (
+    Family("one global model", ("fedavg", "scaffold", "fedprox", "finetune(fedavg)", "perfedavg")),
+    Family("a private head", ("fedper", "fedrep", "fedrod", "fedbabu"), {"hidden layers": "some"}),
+    Family("a personal model", ("ditto", "pfedme")),
+    Family("mixing", ("apfl", "fedala", "flayer(fedavg)", "lgmix", "l2sgd")),
+    Family("normalisation", ("fedbn",), {"normalisation": "some"}),
+    Family("clusters", ("fedem", "fedamp", "heurfedamp")),
+)
+"""The ways to personalise. A rule may be wrong about what suits some clients, so no way is left out of a race."""
+
+
 @dataclass(frozen=True)
 class Recommendation:
     """A method, its points, and the rules that gave them."""
@@ -200,6 +220,26 @@ class Recommendation:
         return f"{pros}; but {cons}" if cons else pros
 
 
+def find_levels(measured: Iterable[Finding]) -> dict[str, str]:
+    """The level of every scale; what was not measured is none."""
+    known = {finding.scale.name: finding.level for finding in measured}
+    return dict.fromkeys((scale.name for scale in SCALES), "none") | known
+
+
+def rank_families(measured: Sequence[Finding]) -> list[tuple[str, ...]]:
+    """Of each family that there can be, the members, those with most points first.
+
+    >>> [members[0] for members in rank_families(findings({"label skew": 0.5, "hidden layers": 2}))]
+    ['finetune(fedavg)', 'fedrep', 'ditto', 'fedala', 'fedem']
+    """
+    levels, points = find_levels(measured), {choice.method: choice.points for choice in recommend(measured)}
+    return [
+        tuple(sorted(family.members, key=lambda method: -points.get(method, 0)))
+        for family in FAMILIES
+        if Rule("", 0, family.when, "").applies(levels)
+    ]
+
+
 def findings(numbers: Mapping[str, float]) -> tuple[Finding, ...]:
     """The numbers with their scales, in the order of `SCALES`; what was not measured is left out."""
     return tuple(Finding(scale, numbers[scale.name]) for scale in SCALES if scale.name in numbers)
@@ -212,9 +252,7 @@ def recommend(measured: Iterable[Finding]) -> tuple[Recommendation, ...]:
     >>> [choice.method for choice in recommend(findings(alike))]
     ['fedavg', 'scaffold', 'fedprox', 'finetune(fedavg)', 'perfedavg']
     """
-    levels = dict.fromkeys((scale.name for scale in SCALES), "none") | {
-        finding.scale.name: finding.level for finding in measured
-    }
+    levels = find_levels(measured)
     applying: dict[str, list[Rule]] = {}
     for rule in RULES:
         if rule.applies(levels):

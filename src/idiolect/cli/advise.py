@@ -51,9 +51,9 @@ def advise(
     """Say how the clients differ and which methods suit them, and verify it by a short race.
 
     Label skew, feature shift, concept shift and quantity skew are measured on training data, conflicts of updates on a
-    few rounds of FedAvg. Rules turn the numbers into three methods, with reasons. These then race against local, fedavg
-    and finetune(fedavg) under an equal budget: after each rung the worse half drops out. Validation data decide; test
-    data are not touched.
+    few rounds of FedAvg. Rules turn the numbers into three methods, with reasons. These then race against one
+    method of each other family, local, fedavg and finetune(fedavg) under an equal budget: after each rung the worse
+    half drops out. Validation data decide; test data are not touched. The advice says when it is not sure.
 
     [bold]Examples[/bold]
       idiolect advise --data digits --partition dirichlet:0.1 --clients 20

@@ -35,6 +35,7 @@ from .report import report
 from .reproduce import reproduce
 from .resume import resume
 from .run import run
+from .table import table
 from .tune import tune
 from .watch import watch
 
@@ -56,7 +57,7 @@ def unwrap(text: str) -> str:
 PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Start here": (demo, advise),
     "Train": (run, compare, resume, tune, watch, reproduce),
-    "Report": (report, figures),
+    "Report": (report, figures, table),
     "Use": (export, onboard, deploy),
     "Look around": (methods, data, partition),
 }

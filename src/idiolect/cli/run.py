@@ -37,7 +37,9 @@ def run(
     preset: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="tuned: the learning rate and options that tuning found on clients that differ alike."
+            metavar="NAME|FILE.yaml",
+            help="tuned: the learning rate and options that tuning found on clients that differ alike; or presets.yaml"
+            " of a tuning.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -87,8 +89,16 @@ def use_preset(values: Mapping[str, Any], preset: str) -> dict[str, Any]:
     """The settings with what a preset says of the method; a learning rate that is given stays."""
     from ..advice.presets import TUNED, apply_preset
 
+    if preset.endswith((".yaml", ".yml")):
+        taken = idiolect.tuning.use_presets([str(values.get("method", "fedavg"))], preset)
+        ((method, lr),) = taken["rates"].items()
+        screen.paragraph(f"{method} with lr={lr:g}, by {preset}", "dim")
+        return {"lr": lr, **values, "method": method}
     if preset != TUNED:
-        raise InputError(f"--preset {preset} is not allowed; it must be {TUNED}; those of a method: ditto(preset=...)")
+        raise InputError(
+            f"--preset {preset} is not allowed; it must be {TUNED} or a file .yaml of presets; those of a method:"
+            " ditto(preset=...)"
+        )
     found = apply_preset(**values)
     screen.paragraph(str(found), "dim")
     return {"lr": found.lr, **values, "method": found.method}

@@ -97,6 +97,7 @@ def with_settings(*names: str, without: Iterable[str] = ()) -> Callable[[Callabl
 
 def _parameter(info: OptionInfo) -> inspect.Parameter:
     kind = next((option_type for option_type in info.types if option_type in (bool, int, float)), str)
+    kind = str if tuple in info.types else kind
     flag = "--" + info.name.replace("_", "-")
     option = typer.Option(
         flag,
@@ -125,7 +126,7 @@ def _panel(name: str) -> str:
 
 def _read(name: str, written: Any) -> Any:
     """A list may be written with commas or spaces; everything else is what it is."""
-    if tuple in options_of(Config)[name].types:
+    if float in options_of(Config)[name].items:
         return value("[" + written.strip("[]() ").replace(",", " ").replace("  ", " ").replace(" ", ", ") + "]")
     return written
 

@@ -18,6 +18,7 @@ from ..engines.choice import RayChoice
 from ..engines.cluster.tasks import OnRay
 from ..engines.machine import cores
 from ..engines.phases import count_passes
+from ..engines.presence import DROPPED
 from ..methods.fedavg import FedAvg
 from ..models import default_model
 from ..runs.identity import Identity, identify
@@ -125,7 +126,8 @@ def count_fedavg_gradients(plan: Plan) -> int:
     steps = {
         i: count_passes(plan, phase, plan.task_of(i), len(plan.data.clients[i].train)).steps for i in plan.data.seen
     }
-    return sum(steps[i] for round in range(plan.rounds) for i in plan.participants(round))
+    rounds = range(plan.rounds)
+    return sum(steps[i] for at in rounds for i in plan.participants(at) if plan.fate(i, at) != DROPPED)
 
 
 def protocol(

@@ -20,7 +20,8 @@ from ..runs.settings import Config, read_config
 from ..runs.summary import read_summary as parse_summary
 from .conditions import Conditions
 
-SPEC = "comparison.yaml"
+SPEC, TUNING = "comparison.yaml", "tuning"
+"""The file of a comparison, and the folder of the tuning that came before it, if there was one."""
 OWN_VALUES = {"rates": "lr", "rounds_of": "rounds"}
 """What gives single methods values of their own, and of which setting."""
 
@@ -102,7 +103,7 @@ def check_folder(folder: Path, config: Config, names: Sequence[str], seeds: Sequ
     and seeds that no longer take part."""
     path = folder / SPEC
     if not path.exists():
-        require_free(folder, "exists and holds no comparison")
+        require_free(folder, "exists and holds no comparison", beside=(TUNING,))
         return
     stored = read_spec(path)
     known = {name: value for name, value in stored.items() if name in config.as_dict()}

@@ -50,6 +50,24 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, _quantile(len(numbers) - 1) * error)
 
 
+SPREADS = {"std": "std", "se": "standard error", "interval": "95 %", "none": ""}
+"""How much scores differ from seed to seed, and what that is called."""
+
+
+def spread_over_seeds(values: Sequence[float], kind: str) -> Interval:
+    """The mean and, by `kind`, the standard deviation, the standard error or half of the 95 % interval.
+
+    >>> [round(spread_over_seeds([1, 2, 3], kind).half, 3) for kind in ("std", "se", "interval")]
+    [1.0, 0.577, 2.484]
+    """
+    mean, half = interval(values)
+    count = sum(math.isfinite(value) for value in values)
+    if kind == "none" or math.isnan(half):
+        return Interval(mean, math.nan)
+    error = half / _quantile(count - 1)
+    return Interval(mean, {"std": error * math.sqrt(count), "se": error, "interval": half}[kind])
+
+
 def _quantile(degrees: int) -> float:
     """The quantile of Student's distribution that bounds a confidence interval."""
     from scipy.special import stdtrit  # SciPy is loaded when statistics are asked for

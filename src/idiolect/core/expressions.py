@@ -168,6 +168,8 @@ def write(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(write, value)) + "]"
+    if isinstance(value, dict):
+        return str(yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)).strip()
     if isinstance(value, str) and not _reads_as_itself(value):
         return "'" + value.replace("'", "''") + "'"
     return str(value)

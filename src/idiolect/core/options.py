@@ -111,7 +111,15 @@ class OptionInfo:
     @property
     def kind(self) -> str:
         """The option's type in words."""
-        names = {bool: "true/false", int: "whole number", float: "number", str: "text", tuple: "list", object: "value"}
+        names = {
+            bool: "true/false",
+            int: "whole number",
+            float: "number",
+            str: "text",
+            tuple: "list",
+            Mapping: "mapping",
+            object: "value",
+        }
         inside = " or ".join(f"{names[item]}s" for item in self.items if item in names)
         names[tuple] = f"list of {inside}" if inside else "list"
         return " or ".join(names.get(kind, "none") for kind in self.types)

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from .names import visible
@@ -30,7 +31,8 @@ class Column(NamedTuple):
     """A column's head, and which of its values are best; `short` is its head where room is short.
 
     A column whose short head is empty is left out there. Where a table says the unit of many columns at once, `unit`
-    says it in the heads of a CSV file. `has_interval`: its cells have half of an interval, a column of its own there.
+    says it in the heads of a CSV file. `has_interval`: its cells have half of an interval, or another `spread`, a
+    column of its own there. Columns one after another that are of one `group` stand below its title in LaTeX.
     """
 
     head: str
@@ -38,6 +40,8 @@ class Column(NamedTuple):
     short: str | None = None
     unit: str = ""
     has_interval: bool = False
+    spread: str = "±"
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Table:
         name: the name of its file, and its anchor on a page.
         note: how to read it.
         bold: the cells, by row and column, that are written bold: differences that stand.
+        second: the cells that are underlined: the second best, where that stands.
     """
 
     name: str
@@ -56,12 +61,16 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     bold: frozenset[tuple[int, int]] = frozenset()
+    second: frozenset[tuple[int, int]] = frozenset()
 
     def pick(self, places: Sequence[int]) -> Table:
         """The table with some of its columns, by their places."""
-        bold = frozenset((row, places.index(place)) for row, place in self.bold if place in places)
+        marked = [
+            frozenset((row, places.index(place)) for row, place in marks if place in places)
+            for marks in (self.bold, self.second)
+        ]
         rows = tuple(tuple(_pick(row, places)) for row in self.rows)
-        return replace(self, columns=tuple(_pick(self.columns, places)), rows=rows, bold=bold)
+        return replace(self, columns=tuple(_pick(self.columns, places)), rows=rows, bold=marked[0], second=marked[1])
 
     def shorten(self) -> Table:
         """The table for a terminal: short heads and texts, without the columns that have no short head."""
@@ -74,9 +83,15 @@ class Table:
         """The numbers in the units of the table, unrounded, and their intervals; what is not a number is left empty."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        heads = [f"{column.head} ({column.unit})" if column.unit else column.head for column in self.columns]
+        heads = [
+            ": ".join(filter(None, (column.group, column.head))) + f" ({column.unit})" * bool(column.unit)
+            for column in self.columns
+        ]
         widths = [1 + column.has_interval for column in self.columns]
-        parts = [(head, f"± {head}")[:width] for head, width in zip(heads, widths, strict=True)]
+        parts = [
+            (head, f"{column.spread} {head}")[:width]
+            for column, head, width in zip(self.columns, heads, widths, strict=True)
+        ]
         writer.writerow(csv_cell(head) for part in parts for head in part)
         for row in self.rows:
             numbers = [(cell.value, cell.half)[:width] for cell, width in zip(row, widths, strict=True)]
@@ -86,13 +101,16 @@ class Table:
     def markdown(self) -> str:
         """What is shown."""
         ruler = ["---", *("---:" for _ in self.columns[1:])]
-        heads = [escape_markdown(column.head) for column in self.columns]
-        lines = [heads, ruler, *self._lines("**{}**".format, escape_markdown)]
+        heads = [escape_markdown(": ".join(filter(None, (column.group, column.head)))) for column in self.columns]
+        lines = [heads, ruler, *self._lines("**{}**".format, "<u>{}</u>".format, escape_markdown)]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def html(self) -> str:
         """What is shown, the best of a column in bold, for a notebook."""
-        lines = [f"<tr>{''.join(f'<td>{text}</td>' for text in line)}</tr>" for line in self._lines(_BOLD, escape_html)]
+        lines = [
+            f"<tr>{''.join(f'<td>{text}</td>' for text in line)}</tr>"
+            for line in self._lines(_BOLD, _UNDERLINED, escape_html)
+        ]
         heads = "".join(f"<th>{escape_html(column.head)}</th>" for column in self.columns)
         caption = f"<caption>{escape_html(self.title)}</caption>" if self.title else ""
         return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
@@ -100,19 +118,36 @@ class Table:
     def latex(self) -> str:
         """A tabular for the package booktabs."""
         head = " & ".join(_escape_latex(column.head) for column in self.columns)
-        lines = self._lines("\\textbf{{{}}}".format, _escape_latex)
+        if any(column.group for column in self.columns):
+            head = f"{self._latex_groups()}{head}"
+        lines = self._lines("\\textbf{{{}}}".format, "\\underline{{{}}}".format, _escape_latex)
         body = "".join(f"{' & '.join(line)} \\\\\n" for line in lines)
         form = "l" + "r" * (len(self.columns) - 1)
         return (
             f"\\begin{{tabular}}{{{form}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n"
         )
 
-    def _lines(self, embolden: Callable[[str], str], escape: Callable[[str], str]) -> list[list[str]]:
-        """The texts of all cells, row by row, bold where they are to be."""
-        texts = [[escape(cell.text) for cell in row] for row in self.rows]
+    def _latex_groups(self) -> str:
+        """The titles of groups of columns, each above a rule of its own."""
+        titles, rules, at = [], [], 1
+        for title, members in groupby(self.columns, key=lambda column: column.group):
+            width = len(list(members))
+            form = "c" if title else "l"
+            titles.append(f"\\multicolumn{{{width}}}{{{form}}}{{{_escape_latex(title)}}}")
+            rules += [f"\\cmidrule(lr){{{at}-{at + width - 1}}}"] if title else []
+            at += width
+        return f"{' & '.join(titles)} \\\\\n{' '.join(rules)}\n"
+
+    def _lines(
+        self, embolden: Callable[[str], str], underline: Callable[[str], str], escape: Callable[[str], str]
+    ) -> list[list[str]]:
+        """The texts of all cells, row by row, bold or underlined where they are to be."""
+
+        def mark(text: str, place: tuple[int, int]) -> str:
+            return embolden(text) if place in self.bold else underline(text) if place in self.second else text
+
         return [
-            [embolden(text) if (row, at) in self.bold else text for at, text in enumerate(line)]
-            for row, line in enumerate(texts)
+            [mark(escape(cell.text), (row, at)) for at, cell in enumerate(line)] for row, line in enumerate(self.rows)
         ]
 
 
@@ -148,7 +183,7 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\|`]|<(?=[\w/!?])|(?<=\])\()", r"\\\1", visible(text))
 
 
-_BOLD = "<b>{}</b>".format
+_BOLD, _UNDERLINED = "<b>{}</b>".format, "<u>{}</u>".format
 
 
 def escape_html(text: str) -> str:

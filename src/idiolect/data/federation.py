@@ -40,7 +40,7 @@ from .pool_clients import PoolClients, describe_rows, distinct, gather_clients, 
 from .preparing import Preparation, Prepared
 from .samples import Inputs, Samples, digest_rows
 from .several import lay_out
-from .splits import SHARES, SPLITS, check_seed, check_shares, hold_out
+from .splits import SHARES, SPLITS, Unseen, check_seed, check_shares, hold_out
 from .transforms import Transforms
 
 
@@ -217,7 +217,7 @@ class Federation:
         seed: int = 0,
         name: str = "custom",
         classes: int | None = None,
-        unseen: float = 0.0,
+        unseen: Unseen = 0.0,
         public: Any = None,
         class_names: Sequence[str] | None = None,
         feature_names: Sequence[str] | None = None,
@@ -235,7 +235,7 @@ class Federation:
             seed: determines the splits and the held-out clients.
             name: a name for tables.
             classes: number of classes; found from whole-numbered targets if not given.
-            unseen: share of clients that never train.
+            unseen: share of clients that never train, or their names.
             public: samples that everybody may see, as a tuple (x, y) or a dataset.
             class_names: names of the classes, from label 0 on; where labels are text, these are their names.
             feature_names: names of the numbers of a sample.
@@ -285,7 +285,7 @@ class Federation:
         split: Sequence[float] = SHARES,
         seed: int = 0,
         name: str = "pool",
-        unseen: float = 0.0,
+        unseen: Unseen = 0.0,
         classes: int | None = None,
         public: Any = None,
         words: int | None = None,
@@ -332,7 +332,7 @@ class Federation:
         if preparation is not None or lexicon:
             parts = [(client.train, client.val, client.test) for client in pool]
             fitted = Raw(x, layout, preparation, tuple(lexicon)).fit(
-                titles, parts, hold_out(len(titles), unseen, seed), public
+                titles, parts, hold_out(titles, unseen, seed), public
             )
             features = fitted.prepared.inputs if fitted.prepared else names.features
             names, words = replace(names, features=features, words=fitted.words), len(fitted.words) or words
@@ -357,7 +357,7 @@ class Federation:
         partition: str,
         partition_hash: str,
         public: Any,
-        unseen: float,
+        unseen: Unseen,
         seed: int,
         words: int | None = None,
         names: Naming = UNNAMED,
@@ -381,7 +381,8 @@ class Federation:
         shown = None if public is None else arrays.pair(public, "the public data")
         if shown:
             check_public(shown, clients)
-        never_train = hold_out(len(clients), unseen, seed)
+        share = isinstance(unseen, int | float)  # then names are not asked for, of which there may be a million
+        never_train = hold_out([""] * len(clients) if share else [each.name for each in clients], unseen, seed)
         return cls(
             clients if isinstance(clients, PoolClients) else tuple(clients),
             name,

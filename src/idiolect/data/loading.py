@@ -23,7 +23,7 @@ from .several import lay_out
 from .sites import is_site_table, join_sites
 from .sources.base import OwnSource, Pool, Source, sources
 from .sources.huggingface import HuggingFace
-from .splits import SHARES
+from .splits import SHARES, Unseen
 from .tables import is_table, table
 
 ARGUMENTS = ("partition", "clients", "split", "seed", "unseen", "public")
@@ -39,7 +39,7 @@ def load(
     clients: int | None = None,
     split: Sequence[float] | None = None,
     seed: int = 0,
-    unseen: float = 0.0,
+    unseen: Unseen = 0.0,
     public: Any = None,
     **columns: Any,
 ) -> Federation:
@@ -55,7 +55,7 @@ def load(
         clients: number of clients; by default as many as there are groups, else 20.
         split: shares of training, validation and test; by default 60/20/20.
         seed: determines partition, splits and held-out clients; a `Federation` has its own.
-        unseen: share of clients that never train.
+        unseen: share of clients that never train, or their names.
         public: samples that everybody may see: an expression, a `Source`, a `Pool`, a tuple (x, y), a dataset; or a
             number, the share of a pool's samples that is taken out for it.
         columns: of a table what its columns are, see `table`; of arrays `predict`, which says that targets are

@@ -5,7 +5,7 @@ their sum, and the sum of their squares, of all clients that train."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -159,6 +159,11 @@ class Prepared:
         values = (np.where(there, rows, known.fill) - known.minus) / known.over
         return np.concatenate([values, ~there[:, self.gaps]], 1).astype(np.float32)
 
+    def as_plain(self) -> dict[str, Any]:
+        """All of it as plain values, of which `read_prepared` makes the same again."""
+        scalings = {name: [each.tolist() for each in vars(known).values()] for name, known in self.scalings.items()}
+        return {"preparation": asdict(self.preparation), "gaps": self.gaps.tolist(), "scalings": scalings}
+
     def as_dict(self, client: str) -> dict[str, Any]:
         """What a program needs to make a client's inputs itself, as plain values."""
         known, names = self.scalings.get(client, self.scalings[""]), self.preparation.inputs
@@ -169,3 +174,17 @@ class Prepared:
             "minus": {name: float(value) for name, value in zip(names, known.minus, strict=True) if value != 0},
             "over": {name: float(value) for name, value in zip(names, known.over, strict=True) if value != 1},
         }
+
+
+def read_prepared(plain: Mapping[str, Any]) -> Prepared:
+    """What `Prepared.as_plain` wrote.
+
+    >>> rows = np.array([[1.0, np.nan], [3.0, 2.0]])
+    >>> prepared = Preparation((Column("a"), Column("b")), "federated", "mean").fit(rows, {"c": np.arange(2)}, ["c"])
+    >>> np.array_equal(read_prepared(prepared.as_plain()).apply(rows), prepared.apply(rows))
+    True
+    """
+    known = plain["preparation"]
+    columns = tuple(Column(**{**column, "values": tuple(column["values"])}) for column in known["columns"])
+    scalings = {name: Scaling(*map(np.asarray, parts)) for name, parts in plain["scalings"].items()}
+    return Prepared(Preparation(columns, known["scale"], known["gaps"]), np.asarray(plain["gaps"], bool), scalings)

@@ -26,7 +26,7 @@ from .partitions.base import content_hash
 from .preparing import ColumnSums, Prepared, column_sums
 from .samples import Inputs
 from .sources.base import Pool, Source, sources
-from .splits import SPLITS, check_seed, check_shares, cut, hold_out
+from .splits import SPLITS, Unseen, check_seed, check_shares, cut, hold_out
 from .tables import is_table, table
 
 
@@ -102,12 +102,12 @@ def join_sites(
     *,
     split: Sequence[float],
     seed: int,
-    unseen: float = 0.0,
+    unseen: Unseen = 0.0,
     public: Any = None,
     name: str = "custom",
 ) -> Federation:
     """A federation of clients each of which gives all that `load_site` takes, brought to one form."""
-    silent = hold_out(len(contents), unseen, seed)
+    silent = hold_out([str(key) for key in contents], unseen, seed)
     items = list(contents.items())
 
     def read(known: Description | None) -> list[Federation]:

@@ -9,10 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import DataError, OptionError
+from ..core.names import visible
+from ..core.options import did_you_mean
 from ..core.randomness import LARGEST_SEED, generator
 
 Indices = NDArray[np.int64]
 Shares = tuple[float, float, float]
+Unseen = float | str | Sequence[str]
+"""Clients that never train: a share of all, or their names."""
 
 SPLITS = ("train", "val", "test")
 SHARES: Shares = (0.6, 0.2, 0.2)
@@ -62,17 +66,37 @@ def cut(samples: int, shares: Shares, rng: np.random.Generator) -> dict[str, Ind
     return {which: np.sort(index) for which, index in parts.items()}
 
 
-def hold_out(clients: int, share: float, seed: int) -> frozenset[int]:
-    """The clients that never train: `max(1, round(share * clients))` of them, and never all.
+def hold_out(names: Sequence[str], unseen: Unseen, seed: int) -> frozenset[int]:
+    """The clients that never train, by position: those that are named, or of a share `max(1, round(share * clients))`,
+    and never all.
 
-    >>> len(hold_out(20, 0.1, seed=0))
+    >>> len(hold_out([str(number) for number in range(20)], 0.1, seed=0))
     2
+    >>> sorted(hold_out(["north", "south", "east"], ["east", "north"], seed=0))
+    [0, 2]
     """
-    if not 0 <= share < 1:
-        raise OptionError(f"unseen={share!r} is not allowed; the share of held-out clients must lie in [0, 1)")
-    if share == 0:
+    if not isinstance(unseen, int | float):
+        return _find_held_out(names, [unseen] if isinstance(unseen, str) else list(unseen))
+    if not 0 <= unseen < 1:
+        raise OptionError(
+            f"unseen={unseen!r} is not allowed; the share of held-out clients must lie in [0, 1); clients by name are a"
+            f" list of texts, as in unseen=[{str(unseen)!r}]"
+        )
+    if unseen == 0:
         return frozenset()
-    if clients < 2:
-        raise DataError(f"unseen={share} would hold out the only client; use at least two clients, or unseen=0")
-    count = min(max(1, round(share * clients)), clients - 1)
-    return frozenset(generator(seed, "unseen").choice(clients, count, replace=False).tolist())
+    if len(names) < 2:
+        raise DataError(f"unseen={unseen} would hold out the only client; use at least two clients, or unseen=0")
+    count = min(max(1, round(unseen * len(names))), len(names) - 1)
+    return frozenset(generator(seed, "unseen").choice(len(names), count, replace=False).tolist())
+
+
+def _find_held_out(names: Sequence[str], wanted: Sequence[str]) -> frozenset[int]:
+    places = {name: place for place, name in enumerate(names)}
+    if unknown := [name for name in wanted if name not in places]:
+        shown = ", ".join(map(visible, names[:5])) + ", ..." * (len(names) > 5)
+        raise DataError(
+            f"unseen: no client is called {str(unknown[0])!r}.{did_you_mean(str(unknown[0]), names)} There are {shown}"
+        )
+    if len(set(wanted)) == len(names):
+        raise DataError("unseen names all clients, so none is left to train; leave one out")
+    return frozenset(places[name] for name in wanted)

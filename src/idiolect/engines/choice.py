@@ -168,7 +168,7 @@ def calibrate(plan: Plan, one_machine: bool = False) -> tuple[str, dict[str, flo
     of the run, because few clients train for few rounds, a rule decides instead.
     """
     cluster = "" if one_machine else find_address()
-    present, known = len(plan.participants(0)), recall(plan, cluster)
+    present, known = len(plan.first_participants), recall(plan, cluster)
     visits, alone = present * plan.rounds, known.pop("loop", 0.0)
     if not alone and visits * SHARE < 1:
         alone = estimate_one_client(plan)
@@ -188,7 +188,7 @@ def calibrate(plan: Plan, one_machine: bool = False) -> tuple[str, dict[str, flo
 
 def measure(plan: Plan, clients: int, cluster: str = "") -> dict[str, float]:
     """Seconds per client of all candidates that can train and evaluate."""
-    ids, seconds = plan.participants(0)[:clients], dict[str, float]()
+    ids, seconds = plan.first_participants[:clients], dict[str, float]()
     message = plan.method.download(plan.server(0), first_server(plan.server(0)), ids)
     for text, engine in find_candidates(plan, cluster).items():
         try:
@@ -208,21 +208,21 @@ def measure(plan: Plan, clients: int, cluster: str = "") -> dict[str, float]:
 def choose_by_rule(plan: Plan) -> str:
     """The engine that is usually the fastest: stacks for dense networks, workers for all others."""
     count, dense = cores(), all(find_dense(task) is not None for task in plan.tasks)
-    if dense and len(plan.participants(0)) > 1 and not why_not_stackable(plan):
+    if dense and len(plan.first_participants) > 1 and not why_not_stackable(plan):
         return f"vector(chunk={fit_chunk(plan)}, count={count})"
-    return f"workers(count={count})" if count > 1 and len(plan.participants(0)) > 1 else "loop"
+    return f"workers(count={count})" if count > 1 and len(plan.first_participants) > 1 else "loop"
 
 
 def time_one_client(plan: Plan) -> float:
     """Seconds of one client's training by the loop."""
-    ids = plan.participants(0)[:1]
+    ids = plan.first_participants[:1]
     message = plan.method.download(plan.server(0), first_server(plan.server(0)), ids)
     return time_training(Loop(plan), ids, message)
 
 
 def estimate_one_client(plan: Plan) -> float:
     """About the seconds of one client's training by the loop: a gradient, times the steps."""
-    index = plan.participants(0)[0]
+    index = plan.first_participants[0]
     ctx, part = plan.context(index, 0), plan.part(index, "train")
     steps = sum(count_passes(plan, phase, ctx.task, part.size).steps for phase in plan.method.phases(ctx))
     task = ctx.task.twin()

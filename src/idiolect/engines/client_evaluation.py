@@ -47,11 +47,16 @@ def evaluate(plan: Plan, index: int, round: int, state: Slots | None, download: 
 
 def adapt_model(plan: Plan, ctx: ClientContext, model: Slots, unseen: bool) -> Slots | None:
     """The personal model after `onboard` (clients that never take part) and `adapt`; None where nothing adapts it."""
-    phases = (*(plan.method.onboard(ctx) if unseen else ()), *adapt_phases(ctx))
+    phases = find_adaptation(ctx, unseen)
     if not phases:
         return None
     adapted, _ = run_phases(plan, ctx, phases, dict(model))
     return {slot: value for slot, value in adapted.items() if slot in model}
+
+
+def find_adaptation(ctx: ClientContext, unseen: bool) -> Sequence[Phase]:
+    """The phases that a personal model goes through before it predicts."""
+    return (*(ctx.method.onboard(ctx) if unseen else ()), *adapt_phases(ctx))
 
 
 def adapt_phases(ctx: ClientContext) -> Sequence[Phase]:

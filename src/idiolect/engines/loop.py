@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from ..contract import Download, Slots
@@ -41,6 +41,15 @@ class AddsUp(Protocol):
 
     def add_up(self, server: Slots, ids: Sequence[int]) -> Mapping[str, Sums]:
         """Sums over the uploads that some clients made in the round that was trained last."""
+        ...
+
+
+@runtime_checkable
+class KnowsPresent(Protocol):
+    """An engine that knows which clients can take part in a round, where this changes while a run goes on."""
+
+    def find_present(self) -> Collection[int] | None:
+        """The clients that are there now; None where rounds are drawn from all."""
         ...
 
 

@@ -48,7 +48,7 @@ def name_kind(plan: Plan) -> str:
     networks = [fingerprint(task.net.module, tensors=False) for task in plan.tasks]
     shapes = [(tuple(leaf.shape[1:]), str(leaf.dtype)) for task in plan.tasks for leaf in task.example]
     training = (plan.training.batch_size, plan.training.epochs, repr(plan.training.optimizer), plan.device)
-    counts = (sizes[len(sizes) // 2], sizes[-1], min(len(plan.participants(0)), 32))
+    counts = (sizes[len(sizes) // 2], sizes[-1], min(len(plan.first_participants), 32))
     precision = [str(task.net.precision) for task in plan.tasks]
     return fingerprint([networks, describe(plan.method), shapes, training, counts, precision, *_machine()])
 

@@ -4,7 +4,7 @@ Every engine, and a client on another machine, is given one and builds its conte
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from ..data import Client, Federation
 from ..data.samples import Draw
 from ..task.network import Net
 from ..task.task import Task
+from .presence import Presence
 
 LATE_BYTES = 64 << 20
 """Bytes of inputs that are taken at once where they are read when they are needed."""
@@ -98,6 +99,10 @@ class Plan:
         eval_global: also evaluate the shared model itself, on every client's data.
         eval_clients: how many clients are evaluated, of those that take part and of those that never do; None is all.
         built_by: for each network the expression that builds it; "" of one that was given built.
+        known_facts: the samples and class counts of clients whose data are elsewhere.
+        presence: when clients are there, and how often they fail.
+        sampling_seed, init_seed: determine who takes part, and the first values of extra networks; None is the
+            training's.
     """
 
     method: Method
@@ -111,6 +116,10 @@ class Plan:
     eval_global: bool = False
     eval_clients: int | None = None
     built_by: tuple[str, ...] = ()
+    known_facts: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    presence: Presence = field(default_factory=Presence)
+    sampling_seed: int | None = None
+    init_seed: int | None = None
 
     def __post_init__(self) -> None:
         reason = self.method.refuses.other_networks
@@ -129,7 +138,8 @@ class Plan:
     def nets(self) -> Mapping[str, Net]:
         """The method's extra networks, initialised alike everywhere."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(torch_seed(self.training.seed, "modules"))
+            seed = self.training.seed if self.init_seed is None else self.init_seed
+            torch.manual_seed(torch_seed(seed, "modules"))
             nets = {name: Net(module) for name, module in self.method.modules(self.tasks[0]).items()}
         for net in nets.values():
             net.to(self.device)
@@ -199,14 +209,30 @@ class Plan:
             network_of={} if self.shares_rest else dict(enumerate(self.networks)),
         )
 
-    def participants(self, round: int) -> Sequence[int]:
-        """The clients that take part in a round: a uniform share, all of them during set-up."""
-        clients = self.data.seen
-        if round < 0:
+    def participants(self, round: int, there: Collection[int] | None = None) -> Sequence[int]:
+        """The clients that take part in a round: a uniform share of those that are there by the schedule and, if it is
+        given, by `there`; all of them during set-up."""
+        clients = self.presence.choose(self.data.seen, round)
+        if there is not None:
+            clients = [index for index in clients if index in there]
+        if round < 0 or not clients:
             return clients
         count = max(1, builtins.round(self.participation * len(clients)))
-        chosen = generator(self.training.seed, "select", round).choice(len(clients), size=count, replace=False)
+        chosen = generator(self._sampling_seed, "select", round).choice(len(clients), size=count, replace=False)
         return sorted(clients[at] for at in chosen)
+
+    @cached_property
+    def first_participants(self) -> Sequence[int]:
+        """The clients that take part in the first round that has some."""
+        return next(filter(None, map(self.participants, range(self.rounds))), self.data.seen)
+
+    def fate(self, index: int, round: int) -> str:
+        """What becomes of a participant: its upload arrives, it drops out, or its upload comes too late."""
+        return self.presence.fate(index, round, self._sampling_seed)
+
+    @property
+    def _sampling_seed(self) -> int:
+        return self.training.seed if self.sampling_seed is None else self.sampling_seed
 
     @cached_property
     def evaluated(self) -> Sequence[int]:
@@ -255,6 +281,8 @@ class Plan:
 
     def facts(self, index: int) -> tuple[Tensor, Tensor]:
         """How many training samples a client has, and how many of each class."""
+        if index in self.known_facts:
+            return self.known_facts[index]
         if index not in self._facts:
             part = self.part(index, "train")
             y = part.client.y[part.positions]  # counted where the data are, which costs no wait for a device

@@ -41,7 +41,7 @@ def try_two_clients(plan: Plan) -> str:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             ignore_slow_operations()
             trial = replace(plan, tasks=tuple(task.twin() for task in plan.tasks))
-            ids = trial.participants(0)
+            ids = trial.first_participants
             message = trial.method.download(trial.server(0), first_server(trial.server(0)), ids)
             groups = group_clients(trial, 0, dict.fromkeys(ids), message)
             pair = next((members[:2] for members in groups if len(members) > 1), None)

@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -51,6 +51,12 @@ class FlowerEngine:
         self._blank_plan = replace(
             plan, data=blank, training=replace(plan.training, epochs=1, batch_size=PLACEHOLDER_SAMPLES)
         )
+
+    def find_present(self) -> Collection[int] | None:
+        """The clients that are connected, at least one, where rounds are drawn from these; None where from all."""
+        if self.deployment.sample == "all":
+            return None
+        return self.membership.wait_for(self.plan.data.seen, 1, seconds=0.0)
 
     def train(self, round: int, states: States, download: Download) -> Outcomes:
         """Ask clients to train until enough have replied."""

@@ -67,7 +67,7 @@ class Project:
             index,
             known=known,
             split=config.split or SHARES,
-            seed=config.seed,
+            seed=config.seed_of("partition"),
             classes=deployment.classes,
             public=self._load_public(config),
             trains=index not in unseen,
@@ -105,7 +105,7 @@ class Project:
         objects: dict[str, Any] = {"data": data}
         if self.build_model is not None:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(torch_seed(config.seed, "model"))
+                torch.manual_seed(torch_seed(config.seed_of("init"), "model"))
                 built = self.build_model()
             objects |= {"model": built} if isinstance(built, nn.Module) else {"models": list(built)}
         if n_models := len(objects.get("models", ())):
@@ -154,7 +154,7 @@ def count_clients(config: Config) -> int:
 
 def choose_unseen(config: Config) -> frozenset[int]:
     """Choose the clients that never train."""
-    return hold_out(count_clients(config), config.unseen, config.seed)
+    return hold_out(number_names(count_clients(config)), config.unseen, config.seed_of("partition"))
 
 
 def make_placeholders(

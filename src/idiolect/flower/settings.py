@@ -23,6 +23,11 @@ class Deployment(Options):
     federation: str = option("federation", help="name of the federation; states on all machines are kept under it")
     quorum: float = option(0.5, above=0.0, max=1.0, help="share of the sampled clients that must reply in a round")
     timeout: float = option(600.0, above=0.0, help="seconds to wait for the clients' replies before closing a round")
+    sample: str = option(
+        "all",
+        choices=("all", "connected"),
+        help="which clients a round is drawn from: all, or those that are connected when it begins",
+    )
     wait: float = option(60.0, min=0.0, help="seconds to wait at the start until all clients are connected")
     attempts: int = option(3, min=1, help="how often a round is tried before the server gives up and keeps its state")
     classes: int | None = option(None, min=2, help="number of classes of your own data; leave it out for regression")

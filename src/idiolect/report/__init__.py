@@ -8,9 +8,11 @@ from .figures.similarity import layer_similarity
 from .figures.write import write_figures
 from .folders import read_study
 from .page import write_report
+from .papers import PaperTable, paper_table
 from .study import Run, Study
 
 __all__ = [
+    "PaperTable",
     "Run",
     "Study",
     "draw_partition",
@@ -19,6 +21,7 @@ __all__ = [
     "layer_similarity",
     "neuron_pictures",
     "neuron_table",
+    "paper_table",
     "partition_text",
     "read_study",
     "write_conflicts",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..comparison.ranks import rank_all
 from ..comparison.statistics import compare_pairs, interval
 from .claims import Claim
 from .files import ClaimResult, define, read_result, result_path
@@ -15,7 +16,6 @@ from .reading import read_claims
 
 REFERENCES = ("fedavg", "local", "finetune(fedavg)")
 """What every method is compared with."""
-LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,7 @@ class Federation:
     def ranks(self) -> dict[str, float]:
         """The place of every method, 1 for the best; equal scores share the mean of their places. A method without a
         score is behind all others."""
-        means = {name: -math.inf if math.isnan(each.mean) else each.mean for name, each in self.entries.items()}
-        return rank_all(means)
-
-
-def rank_all(values: Mapping[str, float]) -> dict[str, float]:
-    """The place of every value, 1 for the highest; equal ones share the mean of their places.
-
-    >>> rank_all({"a": 0.9, "b": 0.7, "c": 0.9})
-    {'a': 1.5, 'b': 3.0, 'c': 1.5}
-    """
-    higher = {name: sum(other > value for other in values.values()) for name, value in values.items()}
-    equal = {name: sum(other == value for other in values.values()) for name, value in values.items()}
-    return {name: higher[name] + (1 + equal[name]) / 2 for name in values}
+        return rank_all({name: each.mean for name, each in self.entries.items()})
 
 
 # -- reading ----------------------------------------------------------------------------------------------
@@ -130,44 +118,9 @@ def order(case: Mapping[str, Any]) -> list[tuple[str, float]]:
 # -- over federations -------------------------------------------------------------------------------------
 
 
-def everywhere(federations: Sequence[Federation]) -> list[str]:
-    """The methods that ran on every federation."""
-    return [name for name in federations[0].entries if all(name in each.entries for each in federations)]
-
-
-def mean_ranks(federations: Sequence[Federation]) -> dict[str, float]:
-    """The mean place of every method that ran everywhere, among these methods, best first."""
-    names = everywhere(federations)
-    places = [
-        rank_all({n: each.entries[n].mean if math.isfinite(each.entries[n].mean) else -math.inf for n in names})
-        for each in federations
-    ]
-    means = {name: sum(of_one[name] for of_one in places) / len(places) for name in names}
-    return dict(sorted(means.items(), key=lambda pair: pair[1]))
-
-
-def critical_difference(methods: int, federations: int) -> float:
-    """How far mean ranks of two methods must lie apart for a difference at 5 %, by Nemenyi's test.
-
-    For 5 methods on 10 federations q(0.05) = 2.728, so that it is 2.728 sqrt(5 * 6 / (6 * 10)) = 1.929 (Demšar, 2006).
-
-    >>> round(critical_difference(5, 10), 3)
-    1.929
-    """
-    from scipy.stats import studentized_range
-
-    q = float(studentized_range.ppf(1 - LEVEL, methods, math.inf)) / math.sqrt(2)
-    return q * math.sqrt(methods * (methods + 1) / (6 * federations))
-
-
-def friedman(federations: Sequence[Federation]) -> float:
-    """The p-value of Friedman's test that all methods are alike; NaN with fewer than two federations."""
-    if len(federations) < 2:
-        return math.nan
-    from scipy.stats import friedmanchisquare
-
-    names = everywhere(federations)
-    return float(friedmanchisquare(*([each.entries[name].mean for each in federations] for name in names)).pvalue)
+def means_of(federations: Sequence[Federation]) -> list[dict[str, float]]:
+    """Every method's mean score, federation by federation."""
+    return [{name: entry.mean for name, entry in each.entries.items()} for each in federations]
 
 
 def wins(federations: Sequence[Federation], a: str, b: str) -> tuple[int, int]:

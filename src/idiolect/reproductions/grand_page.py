@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from ..advice.presets import KINDS
+from ..comparison.ranks import common_names, critical_difference, draw_ranks, friedman, mean_ranks
 from .claims import Claim
-from .grand import (
-    REFERENCES,
-    Federation,
-    below_both,
-    critical_difference,
-    everywhere,
-    friedman,
-    mean_ranks,
-    read_federations,
-    wins,
-)
+from .grand import REFERENCES, Federation, below_both, means_of, read_federations, wins
 from .ledger import row, show
 
-NOTHING = "*No federation has run yet.*"
+EMPTY = "No federation has run yet."
+NOTHING = f"*{EMPTY}*"
 MATRIX = 12
 """How many of the best methods the win matrix shows, beside the references."""
 
@@ -33,7 +25,7 @@ def write_grand(folder: Path) -> dict[str, str]:
     parts = {"grand-state": "\n".join(write_state(done, waiting))}
     if not done:
         names = ("ranks", "scores", "wins", "costs", "unseen", "hurt", "below")
-        return parts | {f"grand-{name}": NOTHING for name in names} | {"svg": draw_ranks({}, math.nan)}
+        return parts | {f"grand-{name}": NOTHING for name in names} | {"svg": draw_ranks({}, math.nan, nothing=EMPTY)}
     return parts | {
         "grand-ranks": "\n".join(write_ranks(done)),
         "grand-scores": "\n".join(write_scores(done)),
@@ -42,13 +34,13 @@ def write_grand(folder: Path) -> dict[str, str]:
         "grand-unseen": "\n".join(write_unseen(done)),
         "grand-hurt": "\n".join(write_hurt(done)),
         "grand-below": "\n".join(write_below(done)),
-        "svg": draw_ranks(mean_ranks(done), find_critical(done)),
+        "svg": draw_ranks(mean_ranks(means_of(done)), find_critical(done), REFERENCES),
     }
 
 
 def find_critical(done: Sequence[Federation]) -> float:
     """The critical difference; NaN with fewer than two federations."""
-    return critical_difference(len(everywhere(done)), len(done)) if len(done) > 1 else math.nan
+    return critical_difference(len(common_names(means_of(done))), len(done)) if len(done) > 1 else math.nan
 
 
 def write_state(done: Sequence[Federation], waiting: Sequence[Claim]) -> Iterator[str]:
@@ -75,10 +67,10 @@ def write_state(done: Sequence[Federation], waiting: Sequence[Claim]) -> Iterato
 
 def write_ranks(done: Sequence[Federation]) -> Iterator[str]:
     """Mean ranks of the methods that ran everywhere, with the critical difference."""
-    ranks = mean_ranks(done)
+    ranks = mean_ranks(means_of(done))
     kinds = [kind for kind in KINDS if any(each.claim.kind == kind for each in done)]
-    by_kind = {kind: mean_ranks([each for each in done if each.claim.kind == kind]) for kind in kinds}
-    p, apart = friedman(done), find_critical(done)
+    by_kind = {kind: mean_ranks(means_of([each for each in done if each.claim.kind == kind])) for kind in kinds}
+    p, apart = friedman(means_of(done)), find_critical(done)
     tests = [] if math.isnan(p) else [f"Friedman's test that all are alike: p = {p:.2g}."]
     tests += (
         []
@@ -95,7 +87,7 @@ def write_ranks(done: Sequence[Federation]) -> Iterator[str]:
 
 def write_scores(done: Sequence[Federation]) -> Iterator[str]:
     """Every method's score on every federation; what could not run says so below."""
-    names = list(dict.fromkeys([*mean_ranks(done), *(name for each in done for name in each.entries)]))
+    names = list(dict.fromkeys([*mean_ranks(means_of(done)), *(name for each in done for name in each.entries)]))
     yield row("method", *(each.claim.name.partition("-")[2] for each in done))
     yield "|---|" + "---:|" * len(done)
     for name in names:
@@ -107,7 +99,7 @@ def write_scores(done: Sequence[Federation]) -> Iterator[str]:
 
 def write_wins(done: Sequence[Federation]) -> Iterator[str]:
     """On how many federations the row is above the column and below it, with paired intervals over seeds."""
-    best = list(mean_ranks(done))[:MATRIX]
+    best = list(mean_ranks(means_of(done)))[:MATRIX]
     names = [*best, *(name for name in REFERENCES if name not in best)]
     yield row("", *(f"`{name}`" for name in names))
     yield "|---|" + ":---:|" * len(names)
@@ -120,7 +112,7 @@ def write_costs(done: Sequence[Federation]) -> Iterator[str]:
     """Costs over FedAvg's, medians over federations, beside the mean gain over it."""
     yield row("method", "points above FedAvg", "gradients", "bytes", "seconds")
     yield "|---|---:|---:|---:|---:|"
-    for name in mean_ranks(done):
+    for name in mean_ranks(means_of(done)):
         entries = [each.entries[name] for each in done]
         gains = [100 * (each.entries[name].mean - each.entries["fedavg"].mean) for each in done]
         middle = (median(getattr(e, what) for e in entries) for what in ("gradients", "megabytes", "seconds"))
@@ -141,7 +133,7 @@ def write_unseen(done: Sequence[Federation]) -> Iterator[str]:
         return
     yield row("method", *(each.claim.name.partition("-")[2] for each in having))
     yield "|---|" + "---:|" * len(having)
-    for name in mean_ranks(done):
+    for name in mean_ranks(means_of(done)):
         yield row(f"`{name}`", *(show(100 * each.entries[name].unseen) for each in having))
 
 
@@ -149,7 +141,7 @@ def write_hurt(done: Sequence[Federation]) -> Iterator[str]:
     """The share of clients that are worse off than alone."""
     yield row("method", *(each.claim.name.partition("-")[2] for each in done))
     yield "|---|" + "---:|" * len(done)
-    for name in mean_ranks(done):
+    for name in mean_ranks(means_of(done)):
         yield row(f"`{name}`", *(f"{100 * each.entries[name].below_local:.0f} %" for each in done))
 
 
@@ -158,39 +150,3 @@ def write_below(done: Sequence[Federation]) -> Iterator[str]:
     for each in done:
         names = below_both(each)
         yield f"- {each.claim.where}: " + (", ".join(f"`{name}`" for name in names) or "none")
-
-
-# -- the picture ------------------------------------------------------------------------------------------
-
-
-def draw_ranks(ranks: Mapping[str, float], apart: float) -> str:
-    """A critical-difference diagram: the mean rank of each method on one axis, best above, and a bar as long as the
-    critical difference. Written by hand so that the same results give the same bytes."""
-    height, left, right = 60 + 16 * len(ranks), 190.0, 700.0
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 740 {height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="740" height="{height}" fill="#fff"/>',
-    ]
-    if not ranks:
-        return "\n".join([*lines, '<text x="20" y="35">No federation has run yet.</text>', "</svg>", ""])
-    last = max(len(ranks), 2)
-
-    def across(rank: float) -> float:
-        return left + (rank - 1) / (last - 1) * (right - left)
-
-    ticks = sorted({1, *range(10, last, 10), last})
-    for tick in ticks:
-        x = across(tick)
-        lines.append(f'<line x1="{x:.1f}" y1="30" x2="{x:.1f}" y2="{height - 10}" stroke="#ddd"/>')
-        lines.append(f'<text x="{x:.1f}" y="24" text-anchor="middle" fill="#555">{tick}</text>')
-    if math.isfinite(apart):
-        end = min(across(min(ranks.values()) + apart), right)
-        start = across(min(ranks.values()))
-        lines.append(f'<rect x="{start:.1f}" y="32" width="{end - start:.1f}" height="{height - 44}" fill="#eef3fa"/>')
-        lines.append(f'<text x="{start + 4:.1f}" y="{height - 2}" fill="#555">critical difference {apart:.1f}</text>')
-    for at, (name, rank) in enumerate(ranks.items()):
-        y = 46 + 16 * at
-        colour = "#b5482a" if name in REFERENCES else "#26527d"
-        lines.append(f'<text x="{left - 10:.0f}" y="{y + 4}" text-anchor="end">{name}</text>')
-        lines.append(f'<circle cx="{across(rank):.1f}" cy="{y}" r="4" fill="{colour}"/>')
-    return "\n".join([*lines, "</svg>", ""])

@@ -21,15 +21,17 @@ from ..task.schedules import Schedule
 from .arguments import Change, Known, Network, Settings
 from .extending import extend
 from .folder import MODELS, STATE, create_folder, new_folder, read_folder, require_objects
-from .identity import LIBRARY, identify, read_identity, record_identity, require_identity
+from .identity import LIBRARY, identify, read_identity, record_identity, require_code, require_identity
 from .interrupt import Interrupt, catch_interrupt
+from .kept_models import keep_adapted
 from .lock import lock_folder
 from .notebook import reporting
+from .outline import has_outline, headline_of, plan_without_data, record_outline
 from .practice import warn_of_data
 from .progress import Reporter
 from .result import Result
 from .round_loop import Progress, RoundLoop
-from .settings import OWN, Config, mark_objects
+from .settings import OWN, Config, configure, mark_objects
 from .setup import DEALING, arrange_clients, check_needs, check_objects, make_plan, separate
 from .store import Store
 
@@ -161,6 +163,8 @@ def _carry_out(
         engine.close()
         store.empty_log()
     result = Result(plan, config, store, loop.metric, loop.point, folder)
+    if finished and folder is not None:
+        keep_adapted(result)
     if finished and config.save_models and folder is not None:
         result.save_models(folder / MODELS)
     result.write()  # last: a summary of all rounds says that everything is there
@@ -187,6 +191,8 @@ def begin(plan: Plan, config: Config, folder: Path | None, store: Store, other: 
     if folder is not None:
         remember_code(config.as_dict().values())
     record_identity(store, identity)
+    if folder is not None:
+        record_outline(store, plan)
     store.record({"engine": engine, "calibration": measured})
     return engines.build(engine)
 
@@ -204,6 +210,14 @@ def open_run(folder: str | Path, **objects: Any) -> tuple[Plan, Config]:
     named = {name: value for name, value in settings.items() if name not in (*own, *dealt)}
     config, known = separate(named | {name: objects[name] for name in ("data",) if dealt})
     return make_plan(mark_objects(config, own), known | objects), mark_objects(config, own)
+
+
+def read_settings(settings: Mapping[str, Any], objects: Mapping[str, Any]) -> Config:
+    """The configuration of a run that is opened without its data, with marks at what was given in Python."""
+    own = [name for name, value in settings.items() if value == OWN]
+    named = {name: value for name, value in settings.items() if name not in own}
+    method = {"method": objects["method"]} if "method" in objects else {}
+    return mark_objects(configure(named | method), own)
 
 
 def resume(
@@ -240,19 +254,47 @@ def resume(
 
 
 def load(folder: str | Path, *, trust: bool = False, **objects: Unpack[Known]) -> Result:
-    """Open a run folder to read its metrics and models, without running anything.
+    """Open a run folder to read its metrics and models, without running anything, and without the data. What needs
+    data (training a model on them, scores of a figure) loads them by the name of their source, or asks for them.
 
     Args:
         folder: the run's folder.
         trust: as for `resume`.
-        objects: what was given to `run` as an object, under the same names.
+        objects: what was given to `run` as an object, under the same names, as far as it is needed: a network that
+            cannot be built from the folder, a loss for scores of new clients. With `data`, which are compared by name
+            and fingerprint, all of it.
+
+    >>> import idiolect, torch
+    >>> place = getfixture("tmp_path") / "run"
+    >>> clients = {"ann": (torch.rand(20, 2), [0, 1] * 10), "bob": (torch.rand(20, 2), [1, 0] * 10)}
+    >>> result = idiolect.run("finetune(fedavg)", clients, model="linear", rounds=2, out=place)
+    >>> again, x = idiolect.load(place), torch.rand(3, 2)
+    >>> torch.equal(again.model("bob")(x), result.model("bob")(x)), again.summary == result.summary
+    (True, True)
     """
+    folder = Path(folder)
+
+    def with_data() -> tuple[Plan, Config]:
+        with named_by(folder, trust):
+            plan, config = open_run(folder, **build_method(objects))
+        require_identity(store, identify(plan, config), folder, UNCHANGED, ignore=LIBRARY)
+        return plan, config
+
+    check_objects(objects)
+    settings = read_folder(folder)
+    store = Store(folder / STATE, write=False)
+    if "data" in objects or not has_outline(store):
+        plan, config = with_data()
+        loop = RoundLoop(plan, Loop(plan), store, config.eval_every, config.select)
+        return Result(plan, config, store, loop.metric, loop.point, folder)
     with named_by(folder, trust):
-        plan, config = open_run(folder, **build_method(objects))
-    store = Store(Path(folder) / STATE, write=False)
-    require_identity(store, identify(plan, config), Path(folder), UNCHANGED, ignore=LIBRARY)
-    loop = RoundLoop(plan, Loop(plan), store, config.eval_every, config.select)
-    return Result(plan, config, store, loop.metric, loop.point, Path(folder))
+        known = build_method(objects)
+        config = read_settings(settings, known)
+        plan = plan_without_data(store, config, known, folder)
+    require_code(store, plan, config, folder, known, UNCHANGED)
+    result = Result(plan, config, store, *headline_of(store), folder)
+    result.fetch = lambda: with_data()[0]
+    return result
 
 
 def build_method(objects: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,10 +24,13 @@ class Conditions(TypedDict, total=False):
 
     partition: str | None
     clients: int | None
-    unseen: float
+    unseen: float | str | Sequence[str]
     split: Sequence[float] | None
     head: str | None
     participation: float
+    presence: Mapping[str, str] | None
+    dropout: float | None
+    stragglers: float | None
     local_epochs: int
     batch_size: int
     lr: float
@@ -45,6 +48,9 @@ class Conditions(TypedDict, total=False):
     after_local: bool
     eval_global: bool
     seed: int
+    partition_seed: int | None
+    init_seed: int | None
+    sampling_seed: int | None
     engine: str
     precision: str
     cache_mb: int

@@ -25,6 +25,7 @@ from ..core.options import did_you_mean
 from ..core.registry import describe
 from ..core.tables import compact, escape_markdown
 from ..core.tree import Slots
+from ..data.absent import DescribedFederation
 from ..data.naming import list_names
 from ..engines import Plan
 from .folder import require_free
@@ -80,7 +81,10 @@ class Personal:
         return self.plan.method.needs.eval_batch if predicts_its_own_way(self.plan.method) else None
 
     def inputs(self, count: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the model for some inputs as the client has them; if it has fewer, they come again."""
+        """The arguments of the model for some inputs as the client has them; if it has fewer, they come again. They
+        are nobody's where the data are elsewhere."""
+        if isinstance(self.plan.data, DescribedFederation):
+            return self.nobodys_inputs(count)
         part = self.plan.part(self.index, "train")
         return self._arguments(part.take(torch.arange(count) % part.size)[0])
 

@@ -33,6 +33,7 @@ class RunFacts:
         gradients, passes: gradients of the model on a batch in local training, and forward passes beside them.
         refusals: uploads that were left out, by what was wrong with them.
         idle: how often a client had nothing to train on.
+        dropped, late: how often a participant dropped out before it trained, or sent its upload too late.
         seconds: time of all rounds.
         server_mb: the largest size of the server's state.
         peak_memory_mb: the largest resident memory of the process.
@@ -52,6 +53,8 @@ class RunFacts:
     passes: int = 0
     refusals: Mapping[str, int] = field(default_factory=dict)
     idle: int = 0
+    dropped: int = 0
+    late: int = 0
     seconds: float = 0.0
     server_mb: float = 0.0
     peak_memory_mb: float = 0.0

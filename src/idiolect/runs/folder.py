@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,17 @@ CONFIG, STATE, SUMMARY, METRICS, MODELS = "config.yaml", "state.sqlite", "summar
 ELSEWHERE = "choose another folder with --out"
 
 
-def is_taken(folder: Path) -> bool:
-    """Whether there is anything already: a file of this name, or a folder that holds more than a lock and what a
-    process that was killed left unfinished."""
+def is_taken(folder: Path, beside: Collection[str] = ()) -> bool:
+    """Whether there is anything already: a file of this name, or a folder that holds more than a lock, what a process
+    that was killed left unfinished, and what may stand `beside`, by name."""
     return folder.exists() and (
-        not folder.is_dir() or any(path.name != LOCK and not is_part(path) for path in folder.iterdir())
+        not folder.is_dir() or any(path.name not in (LOCK, *beside) and not is_part(path) for path in folder.iterdir())
     )
 
 
-def require_free(folder: Path, holds: str, advice: str = ELSEWHERE) -> None:
+def require_free(folder: Path, holds: str, advice: str = ELSEWHERE, beside: Collection[str] = ()) -> None:
     """Raise an error if there is anything already; nothing is ever overwritten. `holds` says what is there."""
-    if is_taken(folder):
+    if is_taken(folder, beside):
         raise RunFolderError(f"{folder} {holds}; {advice}")
 
 
@@ -64,7 +64,7 @@ def require_objects(folder: Path, settings: Mapping[str, Any], objects: Mapping[
         listing = ", ".join(f"{name}=..." for name in missing)
         raise RunFolderError(
             f"{folder} was started in Python with own {', '.join(missing)}; call it there again with {listing};"
-            f" idiolect.read({str(folder)!r}) reads its scores, and the models that it kept, without them"
+            f" idiolect.load({str(folder)!r}) opens its scores and models without them"
         )
     named = [name for name, value in settings.items() if value == OWN and isinstance(objects[name], str)]
     if named:

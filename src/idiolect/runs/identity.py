@@ -202,9 +202,29 @@ def read_identity(path: Path) -> dict[str, Any]:
         store.close()
 
 
+def digest_of(store: Store) -> dict[str, Any]:
+    """A short form of what was recorded of a run."""
+    return Identity(**store.fact(FACT)).digests()
+
+
 def record_identity(store: Store, identity: Identity) -> None:
     """Write down what a run is."""
     store.record({FACT: identity.as_dict()})
+
+
+def require_code(store: Store, plan: Plan, config: Config, folder: Path, given: Iterable[str], advice: str) -> None:
+    """Raise an error that names what differs, if settings, the method, or what else of a run that is opened without its
+    data is given again, are others than the store says."""
+    known, full = dict(store.fact(FACT) or {}), plan.tasks[0]
+    code = {**known["code"], "method": _method_code(plan.method)}
+    if {"model", "models"} & set(given):
+        code["model"] = fingerprint([task.module for task in plan.tasks], tensors=False)
+    if "loss" in given:
+        code["loss"] = fingerprint(full.loss_fn)
+    if "metrics" in given:
+        code["metrics"] = fingerprint(full.metrics)
+    now = {"config": _settings(config, plan.method), "code": code}
+    require_same(folder, "a run", differences(known, now), advice)
 
 
 def require_identity(

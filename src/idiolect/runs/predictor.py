@@ -35,12 +35,17 @@ def make_module(ctx: ClientContext, personal: Slots, one_batch: bool = False) ->
 
 def module_of(task: Task, personal: Slots) -> nn.Module:
     """A task's network with the weights of a personal model, in evaluation mode; what is tied or frozen stays so."""
-    module, values = copy.deepcopy(task.module), {**personal["params"], **personal["buffers"]}
+    module = copy.deepcopy(task.module)
+    set_values(module, {**personal["params"], **personal["buffers"]})
+    return module.eval()
+
+
+def set_values(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Set what is named among a module's parameters and buffers."""
     with torch.no_grad():
         for name, leaf in (*module.named_parameters(), *module.named_buffers()):
             if name in values:
                 leaf.copy_(values[name])
-    return module.eval()
 
 
 class Predictor(nn.Module):

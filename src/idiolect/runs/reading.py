@@ -63,8 +63,8 @@ class RunRecord:
         path = self.folder / MODELS / name_model_file(index, self.clients[index])
         if not path.is_file():
             raise RunFolderError(
-                f"{self.folder} keeps no models: it was run without save_models=true, or is not finished; open it with"
-                f" its data, idiolect.load({str(self.folder)!r}), whose model() makes them"
+                f"{self.folder} keeps no models: it was run without save_models=true, or is not finished; open it as"
+                f" idiolect.load({str(self.folder)!r}), whose model() makes them"
             )
         return load_model(path, module, trust=trust)
 
@@ -123,20 +123,24 @@ def read(folder: str | Path) -> RunRecord:
         identity = dict(store.fact(FACT) or {})
     finally:
         store.close()
-    try:
-        summary = read_summary((folder / SUMMARY).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        summary = {}
-    except (OSError, ValueError) as error:
-        raise RunFolderError(
-            f"{folder / SUMMARY} is damaged ({error}); write it again with: idiolect resume {folder}"
-        ) from error
     return RunRecord(
         folder,
         config,
-        summary,
+        read_written(folder),
         tuple(identity.get("clients", ())),
         tuple(identity.get("unseen", ())),
         tuple(identity.get("networks", ())),
         dict(identity.get("code", {})),
     )
+
+
+def read_written(folder: Path) -> dict[str, Any]:
+    """The summary that a run wrote; empty where it has not been written up yet."""
+    try:
+        return read_summary((folder / SUMMARY).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise RunFolderError(
+            f"{folder / SUMMARY} is damaged ({error}); write it again with: idiolect resume {folder}"
+        ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,15 +23,16 @@ from ..core.tree import Slots
 from ..data import Client
 from ..data.naming import Naming
 from ..engines import Plan
-from ..engines.client_evaluation import adapt_model
+from ..engines.client_evaluation import adapt_model, find_adaptation
 from ..engines.slots import first_client, gather
 from .constants import score_constants
 from .facts import RunFacts
 from .folder import METRICS, SUMMARY
 from .global_model import explain_no_global_model, find_global_model
-from .identity import identify
+from .identity import digest_of, identify
+from .kept_models import find_adapted
 from .predictor import make_module, module_of
-from .reading import find_client, name_model_file
+from .reading import find_client, name_model_file, read_written
 from .selection import beats, headline_mean
 from .settings import SELECTIONS, Config
 from .store import Row, Store
@@ -52,6 +53,7 @@ class Result:
     def __init__(self, plan: Plan, config: Config, store: Store, metric: str, point: str, folder: Path | None) -> None:
         self.plan, self.config, self.store, self.folder = plan, config, store, folder
         self.metric, self.point = metric, point
+        self.fetch: Callable[[], Plan] | None = None  # makes the plan with the data, where it was opened without them
 
     def __repr__(self) -> str:
         """What was run, and how far."""
@@ -101,9 +103,26 @@ class Result:
         """Whether all rounds are done."""
         return self.store.facts.rounds_done >= self.plan.rounds
 
+    @property
+    def lacks_data(self) -> bool:
+        """Whether it was opened from its folder alone, and nothing has asked for the data since."""
+        return self.fetch is not None
+
+    def plan_with_data(self) -> Plan:
+        """The plan with the clients' data: of a run that was opened without them, they are now loaded by the name of
+        their source and compared with those it was trained on; an error where they were given in Python, or differ."""
+        if self.fetch is not None:
+            self.plan = self.fetch()
+            self.fetch = None
+        return self.plan
+
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The numbers of a table, as written to summary.json, when they are first asked for."""
+        if self.lacks_data and self.folder is not None:
+            written = read_written(self.folder)
+            if written.get("rounds_done") == self.store.facts.rounds_done and "identity" in written:
+                return {name: value for name, value in written.items() if name != "files"}
         return self._summarize(self.store.rows(split="test"))
 
     def _summarize(self, rows: list[Row]) -> dict[str, Any]:
@@ -112,7 +131,10 @@ class Result:
         higher = plan.tasks[0].metrics[self.metric].higher_is_better
         selected = -1 if facts.selected is None else facts.selected
         tests = group_scores(row for row in rows if row[5] == self.metric)
-        mean, constants = headline_mean(self.config.select), score_constants(plan, self.metric)
+        mean, constants = (
+            headline_mean(self.config.select),
+            {} if self.lacks_data else score_constants(plan, self.metric),
+        )
 
         def scores(cohort: str, point: str) -> dict[str, Any]:
             return headline(
@@ -165,11 +187,12 @@ class Result:
             "refused": facts.refused,
             "refusals": facts.refusals,
             "idle": facts.idle,
+            **({"dropped": facts.dropped, "late": facts.late} if facts.dropped or facts.late else {}),
             "seconds": round(facts.seconds, 3),
             "server_mb": round(facts.server_mb, 3),
             "peak_memory_mb": round(facts.peak_memory_mb, 1),
             "config_hash": self.config.hash,
-            "identity": identify(plan, self.config).digests(),
+            "identity": digest_of(self.store) if self.lacks_data else identify(plan, self.config).digests(),
             "versions": {"idiolect": _version(), "torch": torch.__version__, "python": platform.python_version()},
         }
 
@@ -209,6 +232,11 @@ class Result:
         ctx = plan.context(index, done, newcomer=state is None)
         work = gather(ctx, first_client(ctx) if state is None else state, message, training=False)
         model = plan.method.personal_model(ctx, work)
+        if self.lacks_data and find_adaptation(ctx, unseen):
+            if kept := find_adapted(self, index, at):
+                return kept
+            plan = self.plan_with_data()
+            ctx = plan.context(index, done, newcomer=state is None)
         with torch.random.fork_rng(devices=[]):
             return adapt_model(plan, ctx, model, unseen) or model
 
@@ -322,7 +350,8 @@ def find_round(facts: RunFacts, round: int | None) -> int | None:
 
 def options_tree(method: Method) -> dict[str, Any]:
     """A method's options as plain values, what it wraps under `inner`."""
-    options = {name: getattr(method, name) for name in options_of(type(method))}
+    known = {name: getattr(method, name) for name in options_of(type(method))}
+    options = {name: list(value) if isinstance(value, tuple) else value for name, value in known.items()}
     return options | ({"inner": {"method": describe(method.inner)}} if isinstance(method, Wrapper) else {})
 
 

@@ -21,10 +21,11 @@ from ..core.tree import Slots
 from ..engines import Engine, Plan
 from ..engines.client_evaluation import adapt_phases
 from ..engines.client_round import Outcome
-from ..engines.loop import AddsUp
+from ..engines.loop import AddsUp, KnowsPresent
 from ..engines.machine import peak_memory_mb, threads
+from ..engines.presence import DROPPED, LATE
 from ..engines.slots import aggregate, first_server
-from ..engines.uploads import NOT_FINITE, OUTSIZED, UNREADABLE, Refusal, inspect
+from ..engines.uploads import NOT_FINITE, OUTSIZED, UNREADABLE, Refusal, Report, inspect
 from .facts import RunFacts
 from .global_model import explain_no_global_model, find_global_model
 from .practice import diverges, explain_divergence
@@ -90,10 +91,14 @@ class RoundLoop:
         """One round, committed in one transaction."""
         started = time.perf_counter()
         plan, ctx, before = self.plan, self.plan.server(round), self.store.facts
-        ids = list(plan.participants(round))
-        download = plan.method.download(ctx, server, ids)
-        outcomes, refused = self.train(round, ids, download, server)
-        accepted = {i: outcome for i, outcome in outcomes.items() if i not in refused}
+        ids = list(
+            plan.participants(round, self.engine.find_present() if isinstance(self.engine, KnowsPresent) else None)
+        )
+        fates = {i: plan.fate(i, round) for i in ids}
+        download = plan.method.download(ctx, server, ids) if ids else Download({})
+        outcomes, refused = self.train(round, fates, download, server)
+        late = {i: outcome for i, outcome in outcomes.items() if fates[i] == LATE}
+        accepted = {i: outcome for i, outcome in outcomes.items() if i not in refused and i not in late}
         idle = [visible(plan.data.clients[i].name) for i, outcome in accepted.items() if outcome.is_idle]
         if idle and before.idle == 0:
             log.warning(
@@ -111,13 +116,15 @@ class RoundLoop:
         states = {i: outcome.state for i, outcome in accepted.items() if not outcome.is_idle}
         rows = self.training_rows(round, accepted, ctx, after)
         facts = replace(
-            self.traffic(before, download, ids, sum(report.bytes for report in reports.values())),
+            self.traffic(before, download, ids, sum(report.bytes for report in (*reports.values(), *_reports(late)))),
             next_round=round + 1,
             steps=before.steps + sum(outcome.steps for outcome in outcomes.values()),
             gradients=before.gradients + sum(outcome.effort.gradients for outcome in outcomes.values()),
             passes=before.passes + sum(outcome.effort.passes for outcome in outcomes.values()),
             refusals=dict(Counter(before.refusals) + Counter(refusal.kind for refusal in refused.values())),
             idle=before.idle + len(idle),
+            dropped=before.dropped + sum(fate == DROPPED for fate in fates.values()),
+            late=before.late + len(late),
         )
         if round >= 0 and ((round + 1) % self.eval_every == 0 or round + 1 == plan.rounds):
             scores, bytes_eval = self.evaluate(round, after, states)
@@ -149,12 +156,15 @@ class RoundLoop:
         return after
 
     def train(
-        self, round: int, ids: list[int], download: Download, server: Slots
+        self, round: int, fates: Mapping[int, str], download: Download, server: Slots
     ) -> tuple[dict[int, Outcome], dict[int, Refusal]]:
         """What clients made of their part of the round, and why some of it is refused: uploads that are not finite,
-        misshapen, not declared or out of all proportion; such a client's state stays as it was. Uploads are looked at
-        as they arrive."""
+        misshapen, not declared or out of all proportion; such a client's state stays as it was, as does that of one
+        whose upload comes too late. Uploads are looked at as they arrive."""
         outcomes, refused = dict[int, Outcome](), dict[int, Refusal]()
+        ids = [index for index, fate in fates.items() if fate != DROPPED]
+        if not ids:
+            return outcomes, refused
         for index, outcome in self.engine.train(round, self.store.clients(ids), download):
             known = server.get(slot_of("params", self.plan.server_network(index)), {})
             if outcome.upload:
@@ -167,7 +177,8 @@ class RoundLoop:
                 refused[index] = wrong
             else:
                 refused.pop(index, None)
-        reports = {i: outcome.report for i, outcome in sorted(outcomes.items()) if i not in refused}
+        refused = {i: wrong for i, wrong in refused.items() if fates[i] != LATE}
+        reports = {i: o.report for i, o in sorted(outcomes.items()) if i not in refused and fates[i] != LATE}
         usable = {i: report.norms for i, report in reports.items() if report}
         refused |= find_outsized(usable, server)
         for index, wrong in sorted(refused.items()):
@@ -275,3 +286,7 @@ class RoundLoop:
         self.score = average(scores, headline_mean(self.rule))
         score = selection.score if math.isfinite(selection.score) else None
         return replace(facts, selected=selection.round, selected_score=score, selection=selection.words)
+
+
+def _reports(outcomes: Mapping[int, Outcome]) -> list[Report]:
+    return [outcome.report for outcome in outcomes.values() if outcome.report is not None]

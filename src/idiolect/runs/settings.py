@@ -20,6 +20,7 @@ from ..core.expressions import value
 from ..core.files import write_whole
 from ..core.options import Options, did_you_mean, make, option, options_of
 from ..core.randomness import LARGEST_SEED
+from ..core.ranges import parse_ranges
 from ..core.registry import describe, override
 
 if TYPE_CHECKING:
@@ -36,7 +37,13 @@ SELECTIONS = {
 """The values of `select`, and how summaries and tables name them."""
 UNHASHED = ("save_models", "cache_mb", "sample_cache_mb", "sample_cache")
 """Settings that do not change the results."""
-LATER = (("transform", None), ("eval_clients", None))
+LATER = tuple(
+    (name, None)
+    for name in (
+        *("transform", "eval_clients", "presence", "dropout", "stragglers"),
+        *("partition_seed", "init_seed", "sampling_seed"),
+    )
+)
 """Settings that came later, with the value that means what there was before: then the hash is the same."""
 
 
@@ -50,7 +57,9 @@ class Config(Options):
         None, help="how data are dealt to clients; none is natural groups, else dirichlet:0.1; or file.py:function"
     )
     clients: int | None = option(None, min=1, help="number of clients; none is 20, or all natural groups")
-    unseen: float = option(0.0, min=0.0, below=1.0, help="share of clients that never train")
+    unseen: float | tuple[str, ...] = option(
+        0.0, min=0.0, below=1.0, help="share of clients that never train, or their names, as in 'ward 3, ward 7'"
+    )
     split: tuple[float, ...] | None = option(
         None,
         min=0.0,
@@ -78,6 +87,16 @@ class Config(Options):
     initial: str | None = option(None, help="safetensors file of initial weights")
     rounds: int = option(50, min=1, help="communication rounds")
     participation: float = option(1.0, above=0.0, max=1.0, help="share of clients sampled each round")
+    presence: Mapping[str, str] | None = option(
+        None,
+        help="rounds in which clients are there, by name, as in {ward 3: 1-40, ward 7: 21-}; others always are",
+    )
+    dropout: float | None = option(
+        None, min=0.0, below=1.0, help="probability that a participant gets the model and drops out before it trains"
+    )
+    stragglers: float | None = option(
+        None, min=0.0, below=1.0, help="probability that a participant trains, but its upload comes too late"
+    )
     local_epochs: int = option(1, min=1, help="passes over a client's training data per round")
     batch_size: int = option(32, min=1, help="samples per local step")
     lr: float = option(0.05, above=0.0, help="learning rate")
@@ -112,6 +131,13 @@ class Config(Options):
     seed: int = option(
         0, min=0, max=LARGEST_SEED, help="determines partition, initial weights, sampling and batch order"
     )
+    partition_seed: int | None = option(
+        None, min=0, max=LARGEST_SEED, help="determines partition, splits and unseen clients; none is seed"
+    )
+    init_seed: int | None = option(None, min=0, max=LARGEST_SEED, help="determines initial weights; none is seed")
+    sampling_seed: int | None = option(
+        None, min=0, max=LARGEST_SEED, help="determines who takes part in a round, and who fails; none is seed"
+    )
     engine: str = option("auto", help="how clients' work is carried out: auto, loop, workers, vector or ray")
     precision: str = option(
         "fp32", choices=("fp32", "bf16"), help="number format of the networks; parameters and sums stay fp32"
@@ -133,6 +159,11 @@ class Config(Options):
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as they are written to YAML."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
+
+    def seed_of(self, what: str) -> int:
+        """The seed of `partition`, `init` or `sampling`."""
+        own: int | None = getattr(self, f"{what}_seed")
+        return self.seed if own is None else own
 
     def build_optimizer(self) -> Optimizer:
         """The optimizer, with `momentum`, `weight_decay` and `clip` where they are given."""
@@ -193,10 +224,54 @@ def read_values(values: Mapping[str, Any]) -> Config:
                 f"there is no setting {name!r}.{did_you_mean(str(name), options_of(Config))} "
                 f"Settings: {', '.join(options_of(Config))}; options of the method are written method.NAME."
             )
+    if "unseen" in values:
+        values = {**values, "unseen": read_unseen(values["unseen"])}
+    if values.get("presence") is not None:
+        values = {**values, "presence": read_presence(values["presence"])}
     config: Config = make(Config, values)
+    if (config.dropout or 0) + (config.stragglers or 0) > 1:
+        raise InputError(
+            f"dropout={config.dropout} and stragglers={config.stragglers} are more than 1 together; no client may fail"
+            " in both ways, so let them sum to 1 at most"
+        )
     if config.split and (abs(sum(config.split) - 1) > 1e-6 or len(config.split) != 3 or config.split[0] <= 0):
         raise InputError(f"split={list(config.split)} must be three shares (train, validation, test) that sum to 1")
     return config
+
+
+def read_unseen(written: Any) -> Any:
+    """A share as a number, names as a list; in a text these are split at commas.
+
+    >>> read_unseen("0.2"), read_unseen("ward 3, ward 7"), read_unseen([3, "ü"]), read_unseen("['a, b']")
+    (0.2, ['ward 3', 'ward 7'], ['3', 'ü'], ['a, b'])
+    """
+    if isinstance(written, str):
+        text = written.strip()
+        known = value(text) if text.startswith("[") else text
+        try:
+            return float(known) if isinstance(known, str) else [str(name) for name in known]
+        except ValueError:
+            return [name.strip() for name in text.split(",") if name.strip()]
+    return [str(name) for name in written] if isinstance(written, list | tuple) else written
+
+
+def read_presence(written: Any) -> dict[str, str]:
+    """When clients are there, by name, from a mapping or a text like one.
+
+    >>> read_presence("{ward 3: 1-40, ward 7: [1-10, 31-]}")
+    {'ward 3': '1-40', 'ward 7': '1-10, 31-'}
+    """
+    known = value(written) if isinstance(written, str) else written
+    if not isinstance(known, Mapping) or not known:
+        raise InputError(
+            f"presence={written!r} is not allowed; give rounds by client, as in {{ward 3: 1-40, ward 7: 21-}}"
+        )
+    rounds = {
+        str(name): ", ".join(map(str, at)) if isinstance(at, list | tuple) else str(at) for name, at in known.items()
+    }
+    for name, at in rounds.items():
+        parse_ranges(at, f"presence of {name!r}")
+    return rounds
 
 
 _TEXT = {name for name, info in options_of(Config).items() if str in info.types}

@@ -20,13 +20,16 @@ from ..contract import Method, Training
 from ..contract import methods as registry
 from ..core.code import name_code
 from ..core.errors import InputError, ModelError, UnknownNameError
+from ..core.names import visible
 from ..core.options import did_you_mean
+from ..core.ranges import parse_ranges
 from ..core.registry import describe
 from ..data import Client, Federation
 from ..data import load as load_data
 from ..data.pool_clients import distinct
 from ..data.transforms import build_transforms
 from ..engines import Plan
+from ..engines.presence import Presence
 from ..kernels import has_bf16
 from ..models import Network, default_model, models
 from ..models import build as build_model
@@ -93,7 +96,7 @@ def describe_dealing(data: Federation, given: Mapping[str, Any]) -> dict[str, An
     share = len(data.unseen) / len(data)
     holds = {"partition": data.partition, "clients": len(data), "unseen": share, "public": data.public and IN_DATA}
     for name, value in given.items():
-        usual = isinstance(value, str | int | float) and value in (getattr(Config, name), holds.get(name))
+        usual = isinstance(value, str | int | float | tuple) and value in (getattr(Config, name), holds.get(name))
         if value is not None and not usual:
             raise InputError(
                 f"{name} cannot be given beside a Federation, which is already dealt and split; leave it out, or give"
@@ -138,7 +141,7 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
     objects = build_by_labels(config, objects, data)
     tasks = resolve_tasks(config, objects, data)
     for task in tasks:
-        _place(task, config)
+        place(task, config)
         method.check(task)
     if config.precision == "bf16" and not has_bf16(config.device):
         log.warning("this processor has no instructions for bf16, which will be many times slower than fp32")
@@ -146,6 +149,21 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
         raise InputError(
             f"{method.name} needs public data, which everybody sees; give a source or a share, as in public=0.1"
         )
+    networks = resolve_networks(objects.get("model_of") or (), data, len(tasks))
+    names = built_by * len(tasks) if len(built_by) == 1 else built_by
+    return assemble_plan(config, objects, method, data, tasks, networks, names)
+
+
+def assemble_plan(
+    config: Config,
+    objects: Mapping[str, Any],
+    method: Method,
+    data: Federation,
+    tasks: tuple[Task, ...],
+    networks: tuple[int, ...],
+    built_by: Sequence[str],
+) -> Plan:
+    """The plan of a configuration whose parts are there."""
     return Plan(
         method=method,
         tasks=tasks,
@@ -165,15 +183,18 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
             device=config.device,
         ),
         participation=config.participation,
-        networks=resolve_networks(objects.get("model_of") or (), data, len(tasks)),
+        networks=networks,
         after_local=config.after_local,
         eval_global=config.eval_global,
         eval_clients=config.eval_clients,
-        built_by=tuple(built_by * len(tasks) if len(built_by) == 1 else built_by),
+        built_by=tuple(built_by),
+        presence=resolve_presence(config, data),
+        sampling_seed=config.sampling_seed,
+        init_seed=config.init_seed,
     )
 
 
-def _place(task: Task, config: Config) -> None:
+def place(task: Task, config: Config) -> None:
     """Move a network to the device, in the precision that is asked for."""
     try:
         torch.zeros(1, device=config.device).tolist()
@@ -183,6 +204,19 @@ def _place(task: Task, config: Config) -> None:
             f"device={config.device!r} cannot be used: {str(error).splitlines()[0]}; choose another, such as cpu"
         ) from error
     task.net.precision = torch.bfloat16 if config.precision == "bf16" else None
+
+
+def resolve_presence(config: Config, data: Federation) -> Presence:
+    """When clients are there, by position; an error where a name is none, or nobody ever is there."""
+    names = [client.name for client in data.clients]
+    for name in config.presence or ():
+        if name not in names:
+            raise InputError(f"presence: no client is called {visible(name)!r}.{did_you_mean(name, names)}")
+    rounds = {names.index(name): parse_ranges(at, name) for name, at in (config.presence or {}).items()}
+    presence = Presence(rounds, config.dropout or 0.0, config.stragglers or 0.0)
+    if not any(presence.choose(data.seen, round) for round in range(config.rounds)):
+        raise InputError("presence: in no round is a client there that trains; give some client a round")
+    return presence
 
 
 def resolve_schedule(config: Config, objects: Mapping[str, Any]) -> Schedule:
@@ -203,7 +237,7 @@ def resolve_data(config: Config, objects: Mapping[str, Any]) -> Federation:
         partition=config.partition,
         clients=config.clients,
         split=config.split,
-        seed=config.seed,
+        seed=config.seed_of("partition"),
         unseen=config.unseen,
         public=objects.get("public", config.public),
     )
@@ -212,7 +246,7 @@ def resolve_data(config: Config, objects: Mapping[str, Any]) -> Federation:
 def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) -> tuple[Task, ...]:
     """The model (or models) with loss and metrics, checked against the data."""
     chosen = choose_models(config, objects, data)
-    modules = [resolve_model(model, data, config.seed) for model in chosen]
+    modules = [resolve_model(model, data, config.seed_of("init")) for model in chosen]
     initial = objects.get("initial", config.initial)
     if initial is not None:
         modules = [copy_with_weights(module, initial) for module in modules]
@@ -248,7 +282,7 @@ def build_by_labels(config: Config, objects: Mapping[str, Any], data: Federation
     sizes = sorted({len(client.labels) for client in distinct(data.clients) if client.labels})
     if len(sizes) <= 1 or "models" in objects or isinstance(model, nn.Module):
         return objects
-    models = [resolve_model(model, replace(data, classes=size), config.seed) for size in sizes]
+    models = [resolve_model(model, replace(data, classes=size), config.seed_of("init")) for size in sizes]
     places = [sizes.index(len(client.labels)) if client.labels else 0 for client in data.clients]
     return {**objects, "models": models, "model_of": places}
 

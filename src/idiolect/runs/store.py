@@ -26,6 +26,8 @@ from .mark import compare_with_mark, read_mark, write_mark
 
 VERSION = 3
 SERVER = -1
+BESIDE = -2
+"""Whose values are those that belong to no round."""
 CACHE_MB = 256
 # Large pages, and states apart from their keys: values of a megabyte are then read and written at the speed of files.
 _SCHEMA = f"""
@@ -138,6 +140,20 @@ class Store:
                 self._cache.put(index, data)
         return {i: None if data is None else self._decode(data) for i, data in stored.items()}
 
+    def keep(self, values: Iterable[tuple[str, Slots]], facts: Mapping[str, Any]) -> None:
+        """Write values that belong to no round, each under a name, and facts about them, in one transaction."""
+        try:
+            with self._db.transaction():
+                seals = [self._write_state(BESIDE, name, 0, codec.encode(slots), 0) for name, slots in values]
+                self._change_seal(*seals, self._write_facts(facts))
+        except sqlite3.Error as error:
+            raise RunFolderError(f"{', '.join(facts)} could not be saved in {self.path}: {error}") from error
+
+    def kept(self, name: str) -> Slots | None:
+        """The values that were written under a name; None where there are none."""
+        found = self._states("= ? AND e.slot = ?", (BESIDE, name), None)
+        return self._decode(found[0][2]) if found else None
+
     def round_of(self, client: int, at: int) -> int | None:
         """The round of the slots that `clients` gives for one client; None where it has none."""
         row = self._db.query("SELECT max(round) FROM entries WHERE owner=? AND round<=?", (client, at))
@@ -145,10 +161,11 @@ class Store:
 
     def _states(self, owners: str, values: Any, at: int | None) -> list[tuple[int, str, bytes]]:
         """The states of some owners, newest or of an earlier round, whose checksums are right."""
-        found = self._db.query(_STATES.format(owners), (values, _END if at is None else at))
+        values = values if isinstance(values, tuple) else (values,)
+        found = self._db.query(_STATES.format(owners), (*values, _END if at is None else at))
         for owner, slot, round, expected, data in found:
             if not isinstance(data, bytes) or checksum(data, owner, slot, round) != expected:
-                whose = f"{slot} of the server" if owner == SERVER else f"the state of client {owner}"
+                whose = {SERVER: f"{slot} of the server", BESIDE: slot}.get(owner, f"the state of client {owner}")
                 raise self._damaged(f"{whose}, saved in round {round + 1}, is not what was written")
         return [(owner, slot, data) for owner, slot, _, _, data in found]
 

@@ -58,6 +58,10 @@ def summary_warnings(summary: Mapping[str, Any]) -> list[str]:
     """What was left out: uploads, and clients' scores in the selected and in the last round."""
     metric = summary["metric"]
     lines = [f"{describe_refusals(summary['refusals'])}."] if summary["refused"] else []
+    if summary.get("dropped") or summary.get("late"):
+        lines.append(
+            f"{summary['dropped']} times a client dropped out of a round, and {summary['late']} uploads came too late."
+        )
     for name in ("selected", "last") if summary.get(metric) else ():
         scores = summary[metric][name]
         missing = scores["clients"] - scores["scored"] - scores["undefined"]

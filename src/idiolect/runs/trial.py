@@ -18,7 +18,7 @@ from .interrupt import catch_interrupt
 from .round_loop import Progress, RoundLoop
 from .selection import headline_mean
 from .store import Store
-from .summary import average
+from .summary import ClientScores, average
 
 NEVER = 2**31
 
@@ -91,12 +91,20 @@ class Trial:
         if self.rounds < rounds:
             raise KeyboardInterrupt
 
-    def score(self) -> float:
-        """The validation score now."""
+    def client_scores(self) -> ClientScores:
+        """Every client's validation score now."""
         at = self.rounds - 1
         with self._open_loop() as loop, torch.random.fork_rng(devices=[]):
             rows, _ = loop.evaluate(at, self.store.server(), {})
-        return average(loop.validation(rows, at), headline_mean(self.select))
+        return loop.validation(rows, at)
+
+    def mean(self, scores: ClientScores) -> float:
+        """The score of all clients."""
+        return average(scores, headline_mean(self.select))
+
+    def score(self) -> float:
+        """The validation score now."""
+        return self.mean(self.client_scores())
 
     @contextmanager
     def _open_loop(self) -> Iterator[RoundLoop]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, Unpack
 
 import yaml
@@ -32,12 +33,15 @@ from ..runs.settings import Config
 from ..runs.setup import check_needs, make_plan, separate
 from ..runs.summary import is_better
 from ..runs.trial import Trial, describe_trial, without_test
+from .presets import PRESETS, write_presets
 from .records import SPEC, Candidate, TrialRecord, open_folder, write_trials
 from .search import count_stepwise, load_optuna, propose, propose_stepwise
 from .space import LEARNING_RATE, make_spaces, set_options
 from .tables import chosen_table, failed_lines
 
 CHOSEN = "tuned.yaml"
+NEEDED = 3
+"""How many trials of a method there must be before one is pruned."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class Tuned:
         expression, lr: what was chosen: the expression with the best options, and the learning rate; the method as
             given where no trial has a score.
         score: the validation score of what was chosen; `before` is that of the first trial, the method as given.
-        trials, failed: how many trials there were, and how many of them have no score.
+        trials, failed, pruned: how many trials there were, how many of them have no score since they failed, and how
+            many were stopped early.
     """
 
     method: str
@@ -59,6 +64,7 @@ class Tuned:
     before: float
     trials: int
     failed: int
+    pruned: int = 0
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,6 +108,7 @@ def tune(
     trials: int = 10,
     space: Sequence[str] = (),
     stepwise: bool = False,
+    prune: bool = False,
     out: str | Path | None = None,
     on: str | None = None,
     reporter: Reporter | None = None,
@@ -119,6 +126,8 @@ def tune(
             `estimator=paf,pc`, or one value that stays.
         stepwise: tune what `space` lists one after another instead, in this order: every value of the first, then with
             the best of it every value of the second, and so on. `trials` does not count then.
+        prune: stop a trial after the first third of its rounds if its score is worse there than the median of the
+            method's trials so far, from the fourth trial on. It counts as a trial, and is shown.
         out: a folder; called again with it, the tuning goes on, and trials and methods may be added.
         on: `ray`, or as in `ray(cpus=2)`, makes the trials of different methods at the same time, on any nodes of a
             cluster; by default if RAY_ADDRESS names one.
@@ -153,9 +162,9 @@ def tune(
         check_needs(make_plan(replace(config, method=candidate.name), {**objects, "method": candidate.method}))
     config = replace(config, engine=choose_engine(config.engine, plan, place=place))
     metric, judge = next(iter(plan.tasks[0].metrics.items()))
-    shared = SharedSetup(config, objects, metric, judge.higher_is_better, trials, stepwise)
+    shared = SharedSetup(config, objects, metric, judge.higher_is_better, trials, stepwise, prune)
     with lock_folder(folder):
-        records = [] if folder is None else open_folder(folder, config, candidates, identify(plan, config))
+        records = [] if folder is None else open_folder(folder, config, candidates, identify(plan, config), prune)
         with reporting(reporter) as shown:
             carry_out(candidates, shared, records, folder, shown, place)
     counted = tuple(record for record in records if record.method in chosen and record.number < trials)
@@ -163,6 +172,7 @@ def tune(
     result = Tuning(tuned, counted, metric, "higher" if shared.higher else "lower", config, folder)
     if folder is not None and result.comparison["methods"]:
         write_text(folder / CHOSEN, yaml.safe_dump(result.comparison, sort_keys=False))
+        write_text(folder / PRESETS, write_presets(result))
     return result
 
 
@@ -176,6 +186,13 @@ class SharedSetup:
     higher: bool
     trials: int
     stepwise: bool = False
+    prune: bool = False
+
+    @property
+    def early_round(self) -> int:
+        """After which round a trial may be pruned; none where it is the last."""
+        early = math.ceil(self.config.rounds / 3)
+        return early if self.prune and early < self.config.rounds else 0
 
     def count(self, candidate: Candidate) -> int:
         """How many trials a method gets."""
@@ -211,7 +228,7 @@ def carry_out(
     for candidate, number in left:
         before = [record for record in records if record.method == candidate.name]
         values = shared.propose(candidate, before)
-        records.append(run_trial(candidate, number, values, shared, reporter))
+        records.append(run_trial(candidate, number, values, shared, reporter, find_bar(before)))
         if folder is not None:
             write_trials(folder, records)
 
@@ -232,8 +249,9 @@ def carry_out_elsewhere(
 
     def next_task(name: str) -> Task:
         candidate, number = queues[name].pop(0)
-        values = shared.propose(candidate, [record for record in records if record.method == name])
-        return Task(label_trial(candidate, number), try_on_node, (candidate, number, values, shared))
+        before = [record for record in records if record.method == name]
+        values = shared.propose(candidate, before)
+        return Task(label_trial(candidate, number), try_on_node, (candidate, number, values, shared, find_bar(before)))
 
     rounds = shared.config.rounds
     first = [next_task(name) for name in queues]
@@ -254,8 +272,8 @@ def carry_out_elsewhere(
 
 def try_on_node(argument: tuple[Any, ...], folder: Path, send: Send) -> TrialRecord:
     """Carry out a trial on a node."""
-    candidate, number, values, shared = argument
-    return make_trial(candidate, number, values, shared, send)
+    candidate, number, values, shared, bar = argument
+    return make_trial(candidate, number, values, shared, send, bar)
 
 
 def label_trial(candidate: Candidate, number: int) -> str:
@@ -268,23 +286,41 @@ def describe_record(record: TrialRecord, shared: SharedSetup) -> dict[str, Any]:
     return describe_trial(shared.metric, _score(record), record.seconds)
 
 
+def find_bar(before: Sequence[TrialRecord]) -> float:
+    """The median of what a method's trials scored after their first third; NaN where they are too few."""
+    known = [record.early for record in before if record.early is not None]
+    return median(known) if len(known) >= NEEDED else math.nan
+
+
 def run_trial(
-    candidate: Candidate, number: int, values: Mapping[str, Any], shared: SharedSetup, reporter: Reporter
+    candidate: Candidate,
+    number: int,
+    values: Mapping[str, Any],
+    shared: SharedSetup,
+    reporter: Reporter,
+    bar: float = math.nan,
 ) -> TrialRecord:
     """Carry out one trial, and report it."""
     label = label_trial(candidate, number)
     reporter.start(label, shared.config.rounds)
-    record = make_trial(candidate, number, values, shared, partial(reporter.step, label))
+    record = make_trial(candidate, number, values, shared, partial(reporter.step, label), bar)
     reporter.end(label, describe_record(record, shared))
     return record
 
 
 def make_trial(
-    candidate: Candidate, number: int, values: Mapping[str, Any], shared: SharedSetup, watch: Send
+    candidate: Candidate,
+    number: int,
+    values: Mapping[str, Any],
+    shared: SharedSetup,
+    watch: Send,
+    bar: float = math.nan,
 ) -> TrialRecord:
-    """Carry out one trial; one that cannot be run, or whose score is not a number, is recorded with the reason."""
+    """Carry out one trial; one that cannot be run, or whose score is not a number, is recorded with the reason, and one
+    that is worse than `bar` after the first third of its rounds is stopped there."""
     method = candidate.method
     score, at, gradients, seconds, error = math.nan, 0, 0, 0.0, ""
+    early, pruned = math.nan, 0
     lr = values.get(LEARNING_RATE, shared.config.lr)
     try:
         method = set_options(method, values)
@@ -292,15 +328,21 @@ def make_trial(
         trial = Trial(
             make_plan(config, {**shared.objects, "method": method}), config.engine, config.eval_every, config.select
         )
-        trial.advance(config.rounds, watch)
-        (score, at), gradients, seconds = trial.best, trial.gradients, round(trial.seconds, 3)
+        if shared.early_round:
+            trial.advance(shared.early_round, watch)
+            early = trial.score()
+            pruned = shared.early_round * is_better(bar, early, shared.higher) if math.isfinite(bar) else 0
+        if not pruned:
+            trial.advance(config.rounds, watch)
+            score, at = trial.best
+            error = "" if math.isfinite(score) else "its validation score is not a number"
+        gradients, seconds = trial.gradients, round(trial.seconds, 3)
         trial.store.close()
-        error = "" if math.isfinite(score) else "its validation score is not a number"
     except IdiolectError as reason:
         error = str(reason)
-    finite = score if math.isfinite(score) else None
+    finite, known = (value if math.isfinite(value) else None for value in (score, early))
     return TrialRecord(
-        candidate.name, number, dict(values), describe(method), lr, finite, at, gradients, seconds, error
+        candidate.name, number, dict(values), describe(method), lr, finite, at, gradients, seconds, error, known, pruned
     )
 
 
@@ -309,8 +351,9 @@ def choose(tried: Sequence[TrialRecord], higher: bool) -> Tuned:
     best = tried[0]
     for record in tried[1:]:
         best = record if is_better(_score(record), _score(best), higher) else best
-    failed = sum(record.score is None for record in tried)
-    return Tuned(best.method, best.expression, best.lr, _score(best), _score(tried[0]), len(tried), failed)
+    pruned = sum(record.pruned > 0 for record in tried)
+    failed = sum(record.score is None for record in tried) - pruned
+    return Tuned(best.method, best.expression, best.lr, _score(best), _score(tried[0]), len(tried), failed, pruned)
 
 
 def _score(record: TrialRecord) -> float:

@@ -44,6 +44,8 @@ class TrialRecord:
         score, round: the best validation score and its round, counted from 1; None without a score.
         gradients, seconds: gradients of local training, and time.
         error: why there is no score.
+        early: the validation score after the first third of the rounds, where trials may be pruned.
+        pruned: after which round it was stopped, since it was worse there than most; 0 if it was not.
     """
 
     method: str
@@ -56,9 +58,13 @@ class TrialRecord:
     gradients: int
     seconds: float
     error: str = ""
+    early: float | None = None
+    pruned: int = 0
 
 
-def open_folder(folder: Path, config: Config, candidates: Sequence[Candidate], identity: Identity) -> list[TrialRecord]:
+def open_folder(
+    folder: Path, config: Config, candidates: Sequence[Candidate], identity: Identity, prune: bool = False
+) -> list[TrialRecord]:
     """The trials that a folder holds, after a check that they were made under the same settings, on the same data and
     with the same code; `identity` is that of FedAvg."""
     identities = {each.name: identity.of_method(each.method, config).digests() for each in candidates}
@@ -70,19 +76,20 @@ def open_folder(folder: Path, config: Config, candidates: Sequence[Candidate], i
         require_free(folder, "exists and holds no tuning")
     else:
         stored = read_config(folder / SPEC)
-        known, before = stored.pop("spaces", {}), stored.pop("identities", {})
+        known, before, pruned = stored.pop("spaces", {}), stored.pop("identities", {}), stored.pop("prune", False)
         if not isinstance(known, dict) or not isinstance(before, dict):
             raise RunFolderError(f"{folder / SPEC} is damaged: it lists no spaces; {ELSEWHERE}")
         differ = differences(stored, config, ignore=("method",))
         differ += [
             f"the space of {name}" for name in asked if name in known and not same_space(known[name], asked[name])
         ]
+        differ += [f"prune: {pruned} there, {prune} now"] if pruned != prune else []
         for name in identities.keys() & before.keys():
             differ += [f"{name}: {what}" for what in compare_identities(before[name], identities[name])]
         require_same(folder, "a tuning", differ)
         asked, identities = {**known, **asked}, {**before, **identities}
     settings = {name: value for name, value in config.as_dict().items() if name != "method"}
-    content = {"spaces": asked, "identities": identities, **settings}
+    content = {"spaces": asked, "identities": identities, **({"prune": True} if prune else {}), **settings}
     write_text(folder / SPEC, yaml.safe_dump(content, sort_keys=False))
     return read_trials(folder / TRIALS)
 

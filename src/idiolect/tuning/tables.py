@@ -20,7 +20,7 @@ def chosen_table(tuning: Tuning) -> Table:
             f"{tuned.lr:g}" if has_score else "",
             show(tuned.before),
             show(tuned.score),
-            describe_trials(tuned.trials, tuned.failed),
+            describe_trials(tuned.trials, tuned.failed, tuned.pruned),
         )
         for tuned in tuning.methods
         for has_score in [math.isfinite(tuned.score)]
@@ -30,14 +30,24 @@ def chosen_table(tuning: Tuning) -> Table:
 
 
 def failed_lines(tuning: Tuning) -> list[str]:
-    """Which trials failed, and why."""
-    return [f"{trial.expression}, lr {trial.lr:g}, failed: {trial.error}" for trial in tuning.trials if trial.error]
+    """Which trials failed or were stopped early, and why."""
+    show = formatter(tuning.metric)
+    lines = []
+    for trial in tuning.trials:
+        what = f"{trial.expression}, lr {trial.lr:g}"
+        if trial.pruned:
+            score = show(math.nan if trial.early is None else trial.early)
+            lines.append(f"{what}, pruned after round {trial.pruned}: {score}, worse than the median of its trials")
+        elif trial.error:
+            lines.append(f"{what}, failed: {trial.error}")
+    return lines
 
 
-def describe_trials(trials: int, failed: int) -> str:
+def describe_trials(trials: int, failed: int, pruned: int = 0) -> str:
     """How many trials there were.
 
-    >>> describe_trials(10, 0), describe_trials(10, 2)
-    ('10', '10 (2 failed)')
+    >>> describe_trials(10, 0), describe_trials(10, 2), describe_trials(10, 1, 3)
+    ('10', '10 (2 failed)', '10 (1 failed, 3 pruned)')
     """
-    return f"{trials} ({failed} failed)" if failed else str(trials)
+    parts = [f"{count} {what}" for count, what in ((failed, "failed"), (pruned, "pruned")) if count]
+    return f"{trials} ({', '.join(parts)})" if parts else str(trials)

@@ -29,7 +29,7 @@ from ..naming import UNNAMED, Naming
 from ..partitions.base import Partition, partitions
 from ..preparing import Preparation
 from ..samples import Inputs
-from ..splits import SHARES
+from ..splits import SHARES, Unseen
 from .remotes import REMOTES
 
 CLIENTS = 20
@@ -41,7 +41,7 @@ class Dealing(TypedDict, total=False):
     clients: int | None
     split: Sequence[float] | None
     seed: int
-    unseen: float
+    unseen: Unseen
     public: Any
 
 
@@ -115,7 +115,7 @@ class Pool:
         clients: int | None = None,
         split: Sequence[float] | None = None,
         seed: int = 0,
-        unseen: float = 0.0,
+        unseen: Unseen = 0.0,
         public: Any = None,
     ) -> Federation:
         """Deal the pool to clients; without a partition, by its groups, else by label with alpha 0.1. A number for

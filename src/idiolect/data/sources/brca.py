@@ -14,7 +14,7 @@ from ..formats.files import Layout
 from ..formats.frames import read_table
 from ..partitions.base import Partition, partitions
 from ..partitions.schemes import Group
-from ..splits import SHARES
+from ..splits import SHARES, Unseen
 from .base import FileSource, Pool, sources
 
 REGIONS = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")
@@ -57,7 +57,7 @@ class TcgaBrca(FileSource):
         clients: int | None = None,
         split: Sequence[float] | None = None,
         seed: int = 0,
-        unseen: float = 0.0,
+        unseen: Unseen = 0.0,
         public: Any = None,
     ) -> Federation:
         """The regions, with FLamby's test patients."""

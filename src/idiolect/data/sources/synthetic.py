@@ -17,7 +17,7 @@ from ...core.randomness import generator
 from ..federation import Federation
 from ..partitions.base import Partition, partitions
 from ..partitions.schemes import Group
-from ..splits import SHARES, check_seed
+from ..splits import SHARES, Unseen, check_seed
 from .base import Dealing, Source, sources
 
 
@@ -48,7 +48,7 @@ def fedfac_simulation(
     hidden: int = 200,
     noise: float = 0.1,
     centred: bool = False,
-    unseen: float = 0.0,
+    unseen: Unseen = 0.0,
     public: Any = None,
 ) -> tuple[Federation, SimulationTruth]:
     """FedFac's simulation (section 4.3): labels from a network whose hidden units are partly shared.
@@ -131,7 +131,7 @@ def fedlag_rectangles(
     points: int = 200,
     noise: float = 0.1,
     split: Sequence[float] = SHARES,
-    unseen: float = 0.0,
+    unseen: Unseen = 0.0,
     public: Any = None,
 ) -> Federation:
     """FedLAG's toy data (appendix G): four clients whose own boundaries are orthogonal to the common one.
