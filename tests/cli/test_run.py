@@ -120,7 +120,7 @@ def test_a_run_is_not_overwritten(call):
 def test_a_file_where_the_folder_should_be(call, folder):
     (folder / "x").write_text("mine")
     code, _, err = call("run", "--out", "x", *QUICK)
-    assert (code, "x exists" in err) == (2, True)
+    assert (code, "x is a file" in err) == (2, True)
     code, _, err = call("run", "--out", "x/y", *QUICK)
     assert (code, "cannot be written" in err) == (2, True)
     code, _, err = call("compare", "-m", "local", "--out", "x/y", *QUICK)

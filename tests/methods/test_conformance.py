@@ -43,7 +43,7 @@ EXTRA = [
     "fedlag(scaffold, warmup=0)",
     "fedlag(sketch=16, warmup=0)",
     "fedlag(warmup=0)",
-    "fedlag(schedule=steady, warmup=0)",
+    "fedlag(schedule=cumulative, warmup=0)",
     "fedmask(layers=3, sparsity=0)",
     "fedmd(samples=7, digest_epochs=2, digest_batch=3, loss=mse)",
     "fedpac(collaborate=false)",

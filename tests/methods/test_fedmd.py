@@ -260,7 +260,7 @@ def test_an_unseen_client_goes_through_setup_and_one_round():
     download = plan.method.download(plan.server(2), server, (5,)).of(5)
     model = plan.method.personal_model(ctx, gather(ctx, first_client(ctx), download, training=False))
     plain = replace(plan, method=methods.build("fedmd(digest_epochs=0)"))
-    tuned, other = (adapt_model(each, ctx, model, unseen=True) for each in (plan, plain))
+    tuned, other = (adapt_model(each, each.context(5, 2), model, unseen=True) for each in (plan, plain))
     assert not torch.equal(tuned["params"]["0.weight"], other["params"]["0.weight"])
 
 

@@ -17,7 +17,9 @@ def test_a_store_without_facts_has_the_defaults():
 
 
 def test_facts_come_back_as_they_were_recorded(tmp_path):
-    facts = RunFacts("loop", {"loop": 0.5}, 3, 2, 0.75, "a", 10, 20, 30, 4, 11, 12, {"not finite": 5}, 6, 7.5, 8.5, 9.5)
+    facts = RunFacts(
+        "loop", {"loop": 0.5}, 3, 2, 0.75, "a", 10, 20, 30, 4, 11, 12, {"not finite": 5}, 6, 7, 8, 7.5, 8.5, 9.5
+    )
     store = Store(tmp_path / "s.sqlite")
     store.commit(2, {}, {}, [], facts)
     assert Store(tmp_path / "s.sqlite").facts == facts

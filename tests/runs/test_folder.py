@@ -18,9 +18,10 @@ def test_nothing_and_an_empty_folder_are_free(tmp_path):
 
 def test_a_file_and_a_folder_that_holds_something_are_taken(tmp_path):
     (tmp_path / "file").touch()
-    for path in (tmp_path, tmp_path / "file"):
-        with pytest.raises(RunFolderError, match="exists and is not empty; choose another folder with --out"):
-            new_folder(path)
+    with pytest.raises(RunFolderError, match="exists and is not empty; choose another folder with --out"):
+        new_folder(tmp_path)
+    with pytest.raises(RunFolderError, match="file is a file; choose another folder with --out"):
+        new_folder(tmp_path / "file")
     with pytest.raises(RunFolderError, match=r"exists and holds no tuning; choose another folder with --out$"):
         require_free(tmp_path, "exists and holds no tuning")
 

@@ -26,6 +26,8 @@ from .sources.huggingface import HuggingFace
 from .splits import SHARES, Unseen
 from .tables import is_table, table
 
+UNNAMED_DATA = ("custom", "pool", "table")
+"""What data are called that nobody named."""
 ARGUMENTS = ("partition", "clients", "split", "seed", "unseen", "public")
 """What may be said of any data."""
 COLUMNS = tuple(dict.fromkeys((*options_of(Columns), *CHOICES, *options_of(HuggingFace))))
@@ -94,7 +96,7 @@ def load(
             found = load(
                 source, partition=partition, clients=clients, split=split, seed=seed, unseen=unseen, public=public
             )
-            return found if isinstance(source, str) else replace(found, name=name)
+            return replace(found, name=name) if found.name in UNNAMED_DATA and isinstance(source, Federation) else found
     if is_table(source):
         source = table(source, **columns)
     elif isinstance(source, Dataset) or (isinstance(source, tuple) and len(source) == 2):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BLOCK = 4096
 """Clients whose samples are gathered at once."""
+SHOWN = 20
+"""Clients that are shown."""
 
 
 class PoolClients(Sequence[Client]):
@@ -70,6 +72,12 @@ class PoolClients(Sequence[Client]):
         shift = self.shifts[at] if self.shifts else None
         parts = self.positions[a:b], self.positions[b:c], self.positions[c:d]
         return Client(self.names[at], self.x, self.y, *parts, shift, self.transform)
+
+    def __repr__(self) -> str:
+        """As a tuple of clients, of many only the first."""
+        shown = [repr(self[at]) for at in range(min(len(self), SHOWN))]
+        rest = [] if len(self) <= SHOWN else [f"... {len(self) - SHOWN:,} more"]
+        return f"({', '.join([*shown, *rest])}{',' * (len(self) == 1)})"
 
     def __iter__(self) -> Iterator[Client]:
         """All clients."""

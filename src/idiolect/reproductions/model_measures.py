@@ -27,11 +27,12 @@ MANY = 20
 
 @contextmanager
 def opened(run: FinishedRun) -> Iterator[Result]:
-    """The run as a result."""
+    """The run as a result, with its data."""
     from ..runs import load
 
     result = load(run.folder)
     try:
+        result.plan_with_data()
         yield result
     finally:
         result.store.close()
