@@ -313,7 +313,7 @@ class FedLAG(ComparesUpdates):
             SCORE: numbers(ctx, total),
             QUIET: numbers(ctx, quiet),
             PERSONAL: numbers(ctx, {unit: unit in personal for unit in score}),
-            CHANGES: {"count": server[CHANGES]["count"] + count_change(ctx, known, personal)},
+            CHANGES: {"count": server[CHANGES]["count"] + count_change(ctx, known, personal, self.schedule)},
             **predict_gains(ctx, angles, personal),
         }
 

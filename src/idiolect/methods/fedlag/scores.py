@@ -70,14 +70,15 @@ def count_quiet(before: Tree, conflicts: Mapping[str, float], uploads: int) -> d
     return {unit: 0.0 if count > 0 else float(before[unit]) + uploads for unit, count in conflicts.items()}
 
 
-def count_change(ctx: RoundContext, before: set[str], now: set[str]) -> float:
+def count_change(ctx: RoundContext, before: set[str], now: set[str], schedule: str) -> float:
     """1 if other layers are personal than before, which is worth a warning after the last round."""
     if not before or now == before:
         return 0.0
     if ctx.round == ctx.rounds - 1:
+        other = "" if schedule == "steady" else ", or let schedule=steady choose"
         warnings.warn(
             "fedlag: the personal layers changed in the last round, so that the last models were never trained as "
-            "they are; look at the selected round, or let schedule=steady choose",
+            f"they are; look at the selected round{other}",
             stacklevel=2,
         )
     return 1.0
