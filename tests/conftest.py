@@ -3,9 +3,12 @@
 import contextlib
 import ctypes
 import gc
+import importlib
 import itertools
 import random
 import signal
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,8 @@ import torch
 
 from idiolect.cli import main
 from idiolect.core.once import forget_said
+
+ROOT = Path(__file__).parents[1]
 
 torch.set_num_threads(1)
 gc.disable()  # until all tests are listed: what is imported and listed stays, and is no garbage to look for
@@ -86,3 +91,17 @@ def call(capsys):
         return left.value.code, out, err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def import_site_script():
+    """A function that imports a module of the scripts that build the site."""
+
+    def find(name):
+        sys.path.insert(0, str(ROOT / "scripts" / "site"))
+        try:
+            return importlib.import_module(name)
+        finally:
+            sys.path.pop(0)
+
+    return find

@@ -2,10 +2,8 @@
 
 import ast
 import doctest
-import importlib
 import json
 import os
-import sys
 import tomllib
 from pathlib import Path
 
@@ -24,13 +22,9 @@ need other machines, or are other programs'."""
 
 
 @pytest.fixture(scope="module")
-def notebooks():
+def notebooks(import_site_script):
     """The module that knows a page's blocks and makes notebooks of them."""
-    sys.path.insert(0, str(ROOT / "scripts" / "site"))
-    try:
-        return importlib.import_module("notebooks")
-    finally:
-        sys.path.pop(0)
+    return import_site_script("notebooks")
 
 
 DOCUMENTS = sorted(

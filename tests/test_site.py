@@ -1,7 +1,6 @@
 """What can break the site, without building it: links lead somewhere, pages are listed, generated ones are whole."""
 
 import doctest
-import importlib
 import sys
 from pathlib import Path
 from urllib.parse import unquote
@@ -27,13 +26,9 @@ PARTS = [
 
 
 @pytest.fixture(scope="module")
-def site_pages():
+def site_pages(import_site_script):
     """The module that writes the pages."""
-    sys.path.insert(0, str(ROOT / "scripts" / "site"))
-    try:
-        return importlib.import_module("site_pages")
-    finally:
-        sys.path.pop(0)
+    return import_site_script("site_pages")
 
 
 @pytest.fixture(scope="module")

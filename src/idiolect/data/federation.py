@@ -36,11 +36,11 @@ from .naming import (
     sort_names,
 )
 from .partitions.base import Assignment, Partition, content_hash, divide, partitions
-from .pool_clients import PoolClients, describe_rows, distinct, gather_clients, names_of
+from .pool_clients import PoolClients, digest_body, digest_clients, distinct, gather_clients, names_of
 from .preparing import Preparation, Prepared
-from .samples import Inputs, Samples, digest_rows
+from .samples import Inputs, Samples
 from .several import lay_out
-from .splits import SHARES, SPLITS, Unseen, check_seed, check_shares, hold_out
+from .splits import SHARES, Unseen, check_seed, check_shares, hold_out
 from .transforms import Transforms
 
 
@@ -149,19 +149,13 @@ class Federation:
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits that name the data of all clients and how they are split."""
         digest = hashlib.sha256()
-        alike = self.clients if isinstance(self.clients, PoolClients) and isinstance(self.clients.x, Tensor) else None
-        for piece in () if alike is None else alike.digest():
+        for piece in digest_clients(self.clients):
             digest.update(piece)
-        for client in self.clients if alike is None else ():
-            digest.update(f"{client.name} {client.shift}".encode())
-            for which in SPLITS:
-                index = getattr(client, which).long()
-                _update(digest, client.x, index)
-                _update(digest, client.y, index)
         if self.layout is not None:
             digest.update(str(self.layout).encode())
         for body in self.public or ():
-            _update(digest, body, torch.arange(len(body)))
+            for piece in digest_body(body, torch.arange(len(body))):
+                digest.update(piece)
         return digest.hexdigest()[:12]
 
     def transformed(self, transform: Transforms | None) -> Federation:
@@ -399,9 +393,3 @@ class Federation:
 
 
 GIVEN = "given"
-
-
-def _update(digest: Any, body: Inputs, index: Tensor) -> None:
-    digest.update(describe_rows(body, len(index)))
-    for part in digest_rows(body, index):
-        digest.update(part)

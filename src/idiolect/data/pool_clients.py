@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .client import Client
 from .partitions.shift import Shift
-from .samples import Inputs
+from .samples import Inputs, digest_rows
 from .splits import SPLITS
 
 if TYPE_CHECKING:
@@ -134,6 +134,25 @@ class PoolClients(Sequence[Client]):
 def describe_rows(body: Inputs, count: int) -> bytes:
     """What a fingerprint says of so many rows, before the rows themselves."""
     return f"{[count, *body.shape[1:]]} {body.dtype}".encode()
+
+
+def digest_body(body: Inputs, index: Tensor) -> Iterator[bytes]:
+    """Bytes that name some rows of an array."""
+    yield describe_rows(body, len(index))
+    yield from digest_rows(body, index)
+
+
+def digest_clients(clients: Sequence[Client]) -> Iterator[bytes]:
+    """Bytes that name the data of all clients and how they are split."""
+    if isinstance(clients, PoolClients) and isinstance(clients.x, Tensor):
+        yield from clients.digest()
+        return
+    for client in clients:
+        yield f"{client.name} {client.shift}".encode()
+        for which in SPLITS:
+            index = getattr(client, which).long()
+            yield from digest_body(client.x, index)
+            yield from digest_body(client.y, index)
 
 
 def names_of(clients: Sequence[Client]) -> Sequence[str]:

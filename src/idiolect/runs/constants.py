@@ -33,9 +33,7 @@ def score_constants(plan: Plan, metric: str) -> dict[str, Any]:
     kinds = ("own",) if data.own_labels else ("own", "shared")
     scores: dict[str, dict[int, tuple[float, int]]] = {kind: {} for kind in kinds}
     try:
-        shared = {}
-        if "shared" in kinds:
-            shared["shared"] = _find_constant(task, training_targets(data.clients, data.seen))
+        shared = {kind: _find_constant(task, training_targets(data.clients, data.seen)) for kind in kinds[1:]}
         for index in tested:
             y = _targets(data, index, "test")
             constants = {"own": _find_constant(plan.task_of(index), _targets(data, index, "train")), **shared}
