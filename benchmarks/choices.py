@@ -26,8 +26,11 @@ CONVOLUTIONS = SKEWED | {
     "data": "mnist(samples=1500)",
     "model": "lenet5w(channels=[8, 16], dense=[64])",
     "rounds": 30,
+    "eval_every": 5,
     "engine": "workers(count=1)",
 }
+KEPT = {"momentum": 0.9, "optimizer_state": "keep"}
+BATCH_NORM = {"model": "lenet5w(channels=[8, 16], dense=[64], norm=batch)"}
 DEEP = SKEWED | {"data": "digits", "model": "mlp(hidden=[64, 64, 32])", "rounds": 40}
 RETINA = {
     "data": "retina(side=64)",
@@ -102,7 +105,7 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
             f"{name}, {optimizer}": setting | changes
             for optimizer, changes in (
                 ("plain SGD", {}),
-                ("momentum kept", {"momentum": 0.9, "optimizer_state": "keep"}),
+                ("momentum kept", KEPT),
             )
             for name, setting in (
                 ("digits", DIGITS | {"rounds": 20, "eval_every": 5}),
@@ -120,14 +123,18 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
     ),
     "solver": (
         {
-            name: setting | {"momentum": 0.9, "optimizer_state": "keep", "eval_every": 5}
-            for name, setting in (
-                ("digits, mlp", DIGITS | {"rounds": 20}),
-                ("MNIST, mlp", MNIST | {"data": "mnist(samples=1000)", "rounds": 15}),
-                ("MNIST, convolutions", CONVOLUTIONS),
-                ("MNIST, batch norm", CONVOLUTIONS | {"model": "lenet5w(channels=[8, 16], dense=[64], norm=batch)"}),
-                ("letters, convolutions", CONVOLUTIONS | {"data": "emnist-letters(samples=2400)", "rounds": 60}),
-            )
+            "MNIST, mlp, momentum kept": DIGITS | KEPT | {"data": "mnist(samples=1000)", "rounds": 15, "eval_every": 5},
+            "MNIST, convolutions, plain SGD": CONVOLUTIONS | {"rounds": 60},
+            "MNIST, convolutions, momentum kept": CONVOLUTIONS | KEPT,
+            "MNIST, batch norm, plain SGD": CONVOLUTIONS | BATCH_NORM,
+            "MNIST, batch norm, momentum kept": CONVOLUTIONS | BATCH_NORM | KEPT,
+            "MNIST, wide convolutions, plain SGD": CONVOLUTIONS | {"model": "lenet5w", "rounds": 40},
+            "letters, convolutions, momentum kept": CONVOLUTIONS
+            | KEPT
+            | {"data": "emnist-letters(samples=2400, normalise=mnist)", "rounds": 60},
+            "CIFAR-10, convolutions, momentum kept": CONVOLUTIONS
+            | KEPT
+            | {"data": "cifar10(samples=1800, normalise=half)", "model": "lenet5w(channels=[8, 16])", "rounds": 60},
         },
         (
             "fedavg",
@@ -135,7 +142,6 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
             "pfedgate(solver=density)",
             "pfedgate(solver=exact)",
             "pfedgate(solver=greedy, decimals=1)",
-            "pfedgate(solver=density, fixed=true)",
         ),
     ),
     "retina": ({"retina": RETINA}, ("fedavg", "lgmix", "local")),

@@ -50,7 +50,7 @@ else:
         },
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __numerics__ = 5  # raised whenever the same run gives other numbers than before
 __all__ = [
     "Batch",

@@ -1,4 +1,4 @@
-"""Whether a result is the committed one: to the bit, where version and machine are the same, or within its interval."""
+"""Whether a result is the committed one: to the bit, where machine and numerics are the same, or within its interval."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def check_result(fresh: Mapping[str, Any], committed: Mapping[str, Any]) -> Chec
     """Compare two results of a claim, score by score.
 
     They are equal to the bit, or every method's mean lies within the committed 95 % interval over seeds, or something
-    differs. Where version and machine are the same, anything but equality to the bit is different.
+    differs. Where machine and `__numerics__` are the same, anything but equality to the bit is different.
     """
-    alike = [name for name in ("version", "numerics", "machine") if fresh.get(name) != committed.get(name)]
+    alike = [name for name in ("numerics", "machine") if fresh.get(name) != committed.get(name)]
     if fresh.get("definition") != committed.get("definition"):
         return Check(
             DIFFERENT, not alike, ("the claim's file has changed since its result was committed; run it anew",)
@@ -38,7 +38,7 @@ def check_result(fresh: Mapping[str, Any], committed: Mapping[str, Any]) -> Chec
         return Check(TO_THE_BIT, not alike)
     lines = [line for key in unequal if (line := find_difference(key, before.get(key, []), now.get(key, [])))]
     if not alike:
-        lines = lines or [f"{describe(key)}: other bits, though version and machine are the same" for key in unequal]
+        lines = lines or [f"{describe(key)}: other bits, though numerics and machine are the same" for key in unequal]
     return Check(DIFFERENT if lines else WITHIN, not alike, tuple(lines))
 
 

@@ -20,7 +20,7 @@ from .setup import weights_hash
 from .store import Store
 
 FACT = "identity"
-LIBRARY = ("version", "numerics")
+LIBRARY = ("numerics",)
 """What matters to those who continue a run, and not to those who read it."""
 SHOWN = 3
 """How many names a sentence lists."""
@@ -37,7 +37,7 @@ class Identity:
         networks: for each network, the shapes of its parameters, buffers and constants by name.
         model_of: for each client its network's position; empty where there is one network.
         code: hashes of the code of method, model, loss, metrics and schedule, and of transforms if there are any.
-        version, numerics: this library's version, and the number that is raised when its results change.
+        numerics: the number of this library that is raised when its results change; a new version alone changes nothing.
     """
 
     config: Mapping[str, Any]
@@ -49,7 +49,6 @@ class Identity:
     networks: Sequence[Mapping[str, Sequence[int]]]
     model_of: Sequence[int]
     code: Mapping[str, str]
-    version: str
     numerics: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,7 +75,7 @@ _LONG = ("clients", "unseen", "networks", "model_of")
 
 def identify(plan: Plan, config: Config) -> Identity:
     """What a run of a plan is."""
-    from .. import __numerics__, __version__
+    from .. import __numerics__
 
     data, first = plan.data, plan.tasks[0]
     return Identity(
@@ -103,7 +102,6 @@ def identify(plan: Plan, config: Config) -> Identity:
             "schedule": fingerprint(plan.training.schedule),
             **({"transform": fingerprint(data.transform.code)} if data.transform else {}),
         },
-        version=__version__,
         numerics=__numerics__,
     )
 
