@@ -16,6 +16,7 @@ import torch
 
 from idiolect.cli import main
 from idiolect.core.once import forget_said
+from idiolect.testing.disturbances import WorkersHere
 
 ROOT = Path(__file__).parents[1]
 
@@ -78,6 +79,13 @@ def memory():
     yield
     with contextlib.suppress(OSError, AttributeError):  # not every system has glibc
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+@pytest.fixture
+def workers_here(monkeypatch):
+    """The engines `workers` and `vector` do all that their processes do in this one, in turn: for tests of what is
+    computed, since to fork a process that has loaded so much takes longer than a tiny run."""
+    monkeypatch.setattr("idiolect.engines.choice.Workers", WorkersHere)
 
 
 @pytest.fixture
