@@ -1,11 +1,12 @@
 """All engines agree with the loop; on one engine, workers, chunks of hand-out and client order change not a bit."""
 
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -262,15 +263,13 @@ def test_stacks_give_one_outcome_per_client():
 
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):
-    script = (
-        "import idiolect, sys\n"
-        "idiolect.run('fedavg', 'digits', clients=4, rounds=100000, engine='workers(count=2)', out=sys.argv[1])\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "r")])
-    while not (children := children_of(parent.pid)):
+    work = partial(run, "fedavg", "digits", clients=4, rounds=100000, engine="workers(count=2)", out=tmp_path / "r")
+    parent = multiprocessing.get_context("forkserver").Process(target=work)
+    parent.start()
+    while len(children := children_of(parent.pid)) < 2:
         time.sleep(0.1)
     parent.kill()
-    parent.wait()
+    parent.join()
     deadline = time.time() + 30
     while any(alive(pid) for pid in children) and time.time() < deadline:
         time.sleep(0.1)

@@ -69,7 +69,7 @@ class TwoRounds(NamedTuple):
         """A store of a run whose first round was done by the loop."""
         store = Store(None)
         clients = {index: slots for index, slots in self.first.clients.items() if slots is not None}
-        store.commit(0, self.first.server, clients, self.first.rows, self.facts)
+        store.commit(0, self.first.server, clients, [], self.facts)
         return store
 
 
