@@ -54,6 +54,7 @@ def test_numbers_are_labels_as_they_come():
     assert own.own_labels == {"client-0": ["1", "6", "11"], "client-1": ["7", "8"]}
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize(
     ("method", "engine"), [("fedper", "loop"), ("fedper", "vector"), ("local", "vector"), ("finetune(fedrep)", "loop")]
 )

@@ -43,6 +43,10 @@ class ThroughBytes(Loop):
                 yield index, replace(outcome, upload=upload)
 
 
+class Disturbed(Backwards, ThroughBytes):
+    """The loop engine, last client first, with all slots through bytes."""
+
+
 class WorkersHere(Workers):
     """Workers that do all that worker processes do, in turn and in this process, so that none has to be forked."""
 
