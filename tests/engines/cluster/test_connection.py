@@ -12,7 +12,6 @@ from idiolect.data import load
 from idiolect.engines import engines
 from idiolect.engines.choice import find_candidates
 from idiolect.engines.cluster.connection import compare_processors, connect, describe_node, find_address
-from idiolect.engines.cluster.engine import groups_of_neighbours
 from idiolect.engines.cluster.messages import Reply
 from idiolect.engines.cluster.pool import ActorPool, explain_start
 from idiolect.engines.cluster.shipping import ship
@@ -147,9 +146,3 @@ def test_other_processors_are_named():
     other = here._replace(name="old", capability="DEFAULT")
     assert compare_processors([here], here) == ""
     assert "old (DEFAULT); results may differ by rounding" in compare_processors([other], here)
-
-
-def test_groups_follow_each_other():
-    groups = groups_of_neighbours([9, *range(7)])
-    assert [index for group in groups for index in group] == [*range(7), 9]
-    assert max(map(len, groups_of_neighbours(range(1000)))) == 8
