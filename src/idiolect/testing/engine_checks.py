@@ -52,7 +52,7 @@ def check_devices(method: Method) -> None:
         stacks.append(WorkersHere(plan, 1, chunk=3))
         return InTurn(stacks[0], Loop(plan))
 
-    play_elsewhere(method, make, clients=3)
+    play_elsewhere(method, make, clients=3, batch_size=8)
     problem = "" if method.refuses.stacking else stacks[0].unstacked
     require(not problem, f"clients that are stacked do not keep to it: {problem}")
 
