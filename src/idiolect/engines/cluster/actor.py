@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from ...contract import Upload
 from ...core import tree
 from ...core.allocator import tune_allocator
+from ...core.errors import DataError
 from ...core.tree import Slots
 from ...kernels import find_dense
 from ..client_evaluation import evaluate_group
@@ -30,6 +32,8 @@ from .connection import describe_node, find_gpu_share
 from .messages import Adding, Job, Reply, SumsBySlot, Trained, guard, open_job, pack_sums, unpack_sums
 from .shipping import Shipped, unship
 
+ON_ALL_NODES = "each node reads such data itself: have the same files at the same place on all, and resume"
+
 
 class ClientActor:
     """Carries out clients' work; nothing that it does outlives its answer but the uploads of the newest round."""
@@ -41,13 +45,19 @@ class ClientActor:
         self.node, self.log = describe_node(), Warnings()
         self.prepared: Prepared
 
-    def start(self, shipped: Shipped, chunk: int) -> Reply:
-        """Get ready for a plan, of whose clients `chunk` are stacked at once, and say where this is."""
+    def start(self, shipped: Shipped, chunk: int, where: str) -> Reply:
+        """Get ready for a plan, of whose clients `chunk` are stacked at once, and say where this is; in the driver's
+        working folder if it is here, too, since data may be read from there."""
+        with suppress(OSError):
+            os.chdir(where)
         _, error = guard(lambda: self._start(shipped, chunk), self.node.name)
         return Reply(self.node, error, self.log.take())
 
     def _start(self, shipped: Shipped, chunk: int) -> None:
-        plan: Plan = unship(shipped)
+        try:
+            plan: Plan = unship(shipped)
+        except OSError as error:
+            raise DataError(f"the data cannot be opened: {error}; {ON_ALL_NODES}") from error
         if chunk and not all(find_dense(task) for task in plan.tasks):
             load_transforms()
         self.prepared, self.chunk = prepare(plan, chunk), limit_chunk(plan, chunk, find_gpu_share())
@@ -61,8 +71,16 @@ class ClientActor:
 
     def work(self, job: Job, common: Packed) -> Reply:
         """Do a job."""
-        result, error = guard(lambda: self._work(job, common), self.node.name)
+        result, error = guard(lambda: self._read_and_work(job, common), self.node.name)
         return Reply(result, error, self.log.take())
+
+    def _read_and_work(self, job: Job, common: Packed) -> Any:
+        try:
+            return self._work(job, common)
+        except DataError as error:
+            if isinstance(error.__cause__, OSError):
+                error.add_note(ON_ALL_NODES)
+            raise
 
     def _work(self, job: Job, common: Packed) -> Any:
         plan = self.prepared.plan

@@ -6,6 +6,7 @@ nothing but sums, uploads stay with the actors, which add them up one after anot
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,7 +84,7 @@ class RayEngine:
         """The actors, which are started when they are first needed."""
         if self._pool is None:
             self._pool = self._make_pool()
-            self._pool.prepare(self._pool.ray.put(ship(self.plan)), self.chunk)
+            self._pool.prepare(self._pool.ray.put(ship(self.plan)), self.chunk, os.getcwd())
         return self._pool
 
     def note_unstacked(self, problem: str) -> None:
