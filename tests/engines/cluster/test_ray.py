@@ -139,7 +139,7 @@ def test_work_that_kills_its_actor_names_its_clients_and_own_code_travels(engine
 
 def test_what_the_cluster_does_not_have_is_said_before_anything_starts(cluster):
     with pytest.raises(
-        InputError, match="each of the actors is to have 1 GPUs, but no node of the cluster has more than 0"
+        InputError, match="each of the actors is to have 1 GPUs, but no node of the cluster has any; leave out gpus"
     ):
         play(tiny_plan("fedavg"), engines.build("ray(gpus=1)").make)
     with pytest.raises(InputError, match="9 actors with 1 cores each need 9, but the cluster has 2"):

@@ -207,9 +207,11 @@ def require_resources(
             continue
         have, largest = total.get(name, 0.0), connection.largest(name)
         if each > largest:
+            most, less = f"has more than {largest:g}", f"ask for {name.lower()}s={largest:g} at most, or add nodes"
+            if largest == 0:
+                most, less = "has any", f"leave out {name.lower()}s, or add nodes that have some"
             raise InputError(
-                f"each of the {what} is to have {each:g} {kind}, but no node of the cluster has more than {largest:g};"
-                f" ask for {name.lower()}s={largest:g} at most, or add nodes"
+                f"each of the {what} is to have {each:g} {kind}, but no node of the cluster {most}; {less}"
             )
         if actors is not None and actors * each > have:
             raise InputError(
