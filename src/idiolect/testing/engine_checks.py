@@ -9,11 +9,11 @@ from typing import Any
 
 from ..contract import Method
 from ..core import tree
-from ..engines import Plan, Workers
+from ..engines import Engine, Loop, Plan, Workers
 from ..flower.loopback import LoopbackEngine
 from ..runs.store import Store
 from .differences import require, require_equal_leaves
-from .disturbances import Backwards, ThroughBytes, WorkersHere
+from .disturbances import Backwards, InTurn, ThroughBytes, WorkersHere
 from .placement import elsewhere
 from .shared_runs import (
     USUAL,
@@ -48,18 +48,26 @@ def check_through_bytes(method: Method) -> None:
 
 
 def check_devices(method: Method) -> None:
-    """Clients' rounds, evaluation and the server's step keep to the run's device."""
-    play_elsewhere(method, batch_size=16, clients=2)
+    """Clients' rounds, evaluation and the server's step keep to the run's device, in stacks and one by one."""
+    stacks = list[Workers]()
+
+    def make(plan: Plan) -> Engine:
+        stacks.append(WorkersHere(plan, 1, chunk=3))
+        return InTurn(stacks[0], Loop(plan))
+
+    play_elsewhere(method, make, clients=3, batch_size=8)
+    problem = "" if method.refuses.stacking else stacks[0].unstacked
+    require(not problem, f"clients that are stacked do not keep to it: {problem}")
 
 
-def play_elsewhere(method: Method, **changes: Any) -> Played:
+def play_elsewhere(method: Method, make: Callable[[Plan], Engine] = Loop, **changes: Any) -> Played:
     """Two rounds on a device that is not there, with networks of its own, which move."""
-    plan = tiny_plan(method, rounds=2, epochs=1, unseen=1, **changes)
+    plan = tiny_plan(method, rounds=2, epochs=1, unseen=1, **{"batch_size": 16, **changes})
     with elsewhere() as device:
         for task in plan.tasks:
             task.net.to(device)
         placed = replace(plan, training=replace(plan.training, device=device))
-        there = play(placed, store=Store(None, device=device), eval_every=2)
+        there = play(placed, make, Store(None, device=device))
         clients = {index: slots and tree.to_device(slots, "cpu") for index, slots in there.clients.items()}
         return replace(there, server=tree.to_device(there.server, "cpu"), clients=clients)
 

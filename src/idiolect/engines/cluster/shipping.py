@@ -1,13 +1,15 @@
 """A plan for other machines: pickled by the driver for its own actors, with the large arrays of its data beside it, so
-that they are copied once per node. Code that was loaded from the user's files travels along."""
+that they are copied once per node. Code that was loaded from the user's files travels along; arrays in files do not."""
 
 from __future__ import annotations
 
 import io
+import mmap
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,9 @@ def ship(thing: Any) -> Shipped:
         if type(obj) is Tensor and is_plain(obj):
             buffer: Any = obj.numpy()
             return _rebuild, (pickle.PickleBuffer(buffer), obj.dtype, tuple(obj.shape))
+        if isinstance(obj, np.memmap) and is_whole(obj):
+            order = "C" if obj.flags.c_contiguous else "F"
+            return _map_again, (str(Path(str(obj.filename)).absolute()), obj.dtype, obj.offset, obj.shape, order)
         return cloudpickle.CloudPickler.reducer_override(pickler, obj)
 
     kind: Any = type("Pickler", (cloudpickle.CloudPickler,), {"reducer_override": reduce})
@@ -54,11 +59,26 @@ def is_plain(tensor: Tensor) -> bool:
     return plain and tensor.layout == torch.strided and tensor.nbytes >= _LARGE and tensor.dtype in _NUMPY
 
 
+def is_whole(array: Any) -> bool:
+    """Whether a memory-mapped array is what was opened, and not a part of it: then its file says all of it, which may
+    be too much for the memory."""
+    opened = isinstance(array.base, mmap.mmap) and array.filename is not None and array.mode != "c"
+    return opened and bool(array.flags.c_contiguous or array.flags.f_contiguous)
+
+
 _NUMPY = (torch.float64, torch.float32, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def _rebuild(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     return torch.frombuffer(buffer, dtype=dtype).reshape(shape)
+
+
+def _map_again(path: str, dtype: Any, offset: int, shape: tuple[int, ...], order: Any) -> Any:
+    """The same array out of the file that is here; an error where there is none, or a shorter one."""
+    try:
+        return np.memmap(path, dtype, "r", offset, shape, order)
+    except ValueError as error:  # numpy says so of a file that is too short
+        raise OSError(f"{path} is another file than the driver's: {error}") from error
 
 
 @contextmanager
