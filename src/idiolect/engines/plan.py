@@ -125,8 +125,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         reason = self.method.refuses.other_networks
-        own_heads = self.shares_rest and not self.method.refuses.why_not_own_labels
-        if reason and len(self.tasks) > 1 and not own_heads:
+        own_heads = not self.method.refuses.why_not_own_labels
+        if reason and len(self.tasks) > 1 and not (own_heads and self.shares_rest):
             raise ModelError(
                 f"{self.method.name}: {reason}, so all clients need the same network, but they have "
                 f"{len(self.tasks)}; give one model"
