@@ -313,7 +313,7 @@ def build_method(folder: str | Path, objects: Mapping[str, Any]) -> dict[str, An
             registry.build(named)
         except UnknownNameError as error:
             raise RunFolderError(
-                f"{folder} holds a run of {visible(named)}, which is no method that is known here; a class of your own is"
-                f" given again in Python: idiolect.load({str(folder)!r}, method=...)"
+                f"{folder} holds a run of {visible(named)}, which is no method that is known here; a class of your own"
+                f" is given again in Python: idiolect.load({str(folder)!r}, method=...)"
             ) from error
     return dict(objects)
