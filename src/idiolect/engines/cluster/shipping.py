@@ -1,11 +1,14 @@
 """A plan for other machines: pickled by the driver for its own actors, with the large arrays of its data beside it, so
-that they are copied once per node. Code that was loaded from the user's files travels along; arrays in files do not."""
+that they are copied once per node. Code that was loaded from the user's files travels along; arrays in files do not,
+and modules that a program has imported are looked for where the driver looks for them."""
 
 from __future__ import annotations
 
 import io
 import mmap
+import os
 import pickle
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -17,11 +20,12 @@ import torch
 from torch import Tensor
 
 from ...core.code import loaded_modules
+from ...core.errors import ClusterError
 
 _LARGE = 1 << 16
 """Bytes from which on a tensor travels beside the rest."""
 
-Shipped = tuple[bytes, list[np.ndarray]]
+Shipped = tuple[bytes, list[np.ndarray], list[str]]
 
 
 def ship(thing: Any) -> Shipped:
@@ -44,13 +48,20 @@ def ship(thing: Any) -> Shipped:
     with _by_value(cloudpickle):
         keep = lambda part: arrays.append(np.frombuffer(part.raw(), np.uint8))  # noqa: E731
         kind(stream, protocol=5, buffer_callback=keep).dump(thing)
-    return stream.getvalue(), arrays
+    return stream.getvalue(), arrays, [os.path.abspath(place) for place in sys.path]
 
 
 def unship(shipped: Shipped) -> Any:
     """What was shipped, in memory of its own, which user code may not share with other processes."""
-    data, arrays = shipped
-    return pickle.loads(data, buffers=[array.copy() for array in arrays])
+    data, arrays, places = shipped
+    sys.path += [place for place in places if place not in sys.path and os.path.isdir(place)]
+    try:
+        return pickle.loads(data, buffers=[array.copy() for array in arrays])
+    except ModuleNotFoundError as error:
+        raise ClusterError(
+            f"the module {error.name} is not there; have it at the same place on every node, or install it on all, or"
+            " name what is in it as a file, file.py:Name, which travels along"
+        ) from error
 
 
 def is_plain(tensor: Tensor) -> bool:
