@@ -165,7 +165,9 @@ def show_check(result: dict[str, Any], path: Path) -> bool:
     if committed is None:
         raise InputError(f"there is no committed result to compare with: {path} is missing")
     found = check_result(result, committed)
-    machine = "the same kind of machine" if found.is_same_machine else "another machine, or a version with other numbers"
+    machine = (
+        "the same kind of machine" if found.is_same_machine else "another machine, or a version with other numbers"
+    )
     screen.paragraph(f"{found.kind} ({machine})", "red" if found.kind == DIFFERENT else "green")
     for line in found.lines:
         screen.paragraph(f"  {line}")
