@@ -44,6 +44,26 @@ def test_the_hand_worked_example():
     assert result.store.server()["params"]["weight"].item() == pytest.approx(0.96875)
 
 
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
+def test_its_steps_are_gradient_descent_whatever_the_optimiser(optimizer):
+    """Several batches of the hand-worked kind: what a momentum would carry over is not there."""
+    plain, other = (
+        scalar_run(
+            "pfedme(lam=2, inner_steps=2, inner_lr=0.25)", rounds=3, local_epochs=4, optimizer_state="keep", **changes
+        )
+        for changes in ({}, optimizer)
+    )
+    assert other.model(0).weight.item() == plain.model(0).weight.item() != 1.0
+    assert torch.equal(other.store.server()["params"]["weight"], plain.store.server()["params"]["weight"])
+
+
+def test_weight_decay_and_clipping_are_the_runs():
+    """As above, with 1 * theta added to the gradient: 1 - 0.25 (1 + 1) = 0.5; clipped at 0.4: 1 - 0.1."""
+    method = "pfedme(lam=2, inner_steps=1, inner_lr=0.25)"
+    assert scalar_run(method, weight_decay=1.0, momentum=0.9).model(0).weight.item() == pytest.approx(0.5)
+    assert scalar_run(method, clip=0.4, momentum=0.9).model(0).weight.item() == pytest.approx(0.9)
+
+
 def test_many_inner_steps_reach_the_proximal_point():
     """For f = theta^2 / 2 and w = 1 the minimiser of f + lambda / 2 (theta - w)^2 is lambda / (1 + lambda)."""
     for lam in (1.0, 4.0, 15.0):

@@ -253,6 +253,22 @@ def test_layers_that_a_card_names_are_pytorchs_own(files, tmp_path):
             idiolect.load_model(Path(tmp_path / "m.safetensors"))
 
 
+@pytest.mark.parametrize(
+    "network",
+    [
+        {"expression": "mlp(hidden=[3000000, 3000000])"},
+        {"layers": {"class": "Linear", "arguments": {"in_features": 9**7, "out_features": 9**7}}},
+    ],
+)
+def test_a_card_that_asks_for_more_memory_than_its_values_need_is_refused(network, files, tmp_path):
+    weights, about = read_model(files["fedavg"][0])
+    card = json.loads(about[CARD])
+    card["network"] = {**{k: v for k, v in card["network"].items() if k not in ("layers", "expression")}, **network}
+    write_model(tmp_path / "m.safetensors", weights, {CARD: json.dumps(card)})
+    with pytest.raises(InputError, match="too many for the values"):
+        idiolect.load_model(tmp_path / "m.safetensors")
+
+
 def test_a_folder_alone_has_scores_and_models_where_they_were_kept(tmp_path):
     result = run("finetune(ditto)", save_models=True, out=tmp_path / "kept")
     record, x = idiolect.read(tmp_path / "kept"), torch.randn(3, 4)

@@ -1,5 +1,6 @@
 """One upload cannot spoil the model: not with infinite numbers, nor with finite ones that are out of all proportion."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -41,6 +42,30 @@ def test_one_huge_upload_is_refused_and_honest_clients_go_on(method, value, monk
     assert "left out client" in caplog.text
     assert "params has a norm of" in caplog.text
     assert all(float(leaf.abs().max()) < 1e3 for leaf in store.server()["params"].values())
+
+
+class Broken(Loop):
+    """An engine whose clients all send nothing finite after the first round."""
+
+    def train(self, round, clients, download):
+        for index, outcome in super().train(round, clients, download):
+            if round:
+                broken = {name: leaf * math.nan for name, leaf in outcome.upload.slots["params"].items()}
+                upload = replace(outcome.upload, slots={**outcome.upload.slots, "params": broken})
+                outcome = replace(outcome, upload=upload)
+            yield index, outcome
+
+
+def test_uploads_that_are_left_out_in_every_round_are_said_once_per_round_and_not_for_ever(caplog):
+    plan = tiny_plan("fedavg", rounds=20)
+    store = Store(None)
+    RoundLoop(plan, Broken(plan), store).run()
+    said = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    clients = len(plan.data.seen)
+    assert store.facts.refused == 19 * clients
+    assert len(said) == 11
+    assert f"and {clients - 1} others: params" in said[0]
+    assert said[-1] == "round 12: uploads are left out again; from here on they are counted only"
 
 
 def test_nothing_is_refused_of_honest_clients():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..contract import About, Batch, ClientContext, Grad, OptionError, Phase, Slots, option, register, tree
 from ..contract.parts.server_step import ServerStep
 from ..contract.slots import Slot, keep_model, model_in, private
+from ..task.optimizers import SGD
 
 OWN, CENTRE = "pfedme.own", "pfedme.centre"
 
@@ -27,6 +28,7 @@ class PFedMe(ServerStep):
         w_i \leftarrow w_i - \eta \lambda (w_i - \theta), \qquad w \leftarrow (1 - \beta) w + \beta \text{mean}_i w_i.
 
     :math:`\theta` starts every round from the received model and predicts; a client that was absent keeps its last one.
+    Both steps are plain gradient descent whatever the run's optimiser, whose weight decay and clipping they keep.
     A new client solves the inner problem around the global model. Run it: ``idiolect run pfedme``.
     """
 
@@ -70,6 +72,7 @@ class PFedMe(ServerStep):
 
     def step_both(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
         """K steps of the personal model, then one of the global copy along the envelope's gradient."""
+        ctx = plain(ctx)
         for _ in range(self.inner_steps):
             grad = ctx.grad(work, OWN, batch).plus(tree.sub(work[OWN], work["params"]), self.lam)
             work = ctx.optimize(work, OWN, grad, batch, lr=self.solver_lr)
@@ -89,7 +92,15 @@ class PFedMe(ServerStep):
 
     def solve(self, ctx: ClientContext, model: Slots, batch: Batch) -> Slots:
         """K steps of the personal model with the global one fixed."""
+        ctx = plain(ctx)
         for _ in range(self.inner_steps):
             grad = ctx.grad(model, "params", batch).plus(tree.sub(model["params"], model[CENTRE]), self.lam)
             model = ctx.apply(model, "params", grad, self.solver_lr)
         return model
+
+
+def plain(ctx: ClientContext) -> ClientContext:
+    """The same work by gradient descent without momentum or moments: rates and pull are chosen for each other."""
+    optimizer = ctx.training.optimizer
+    descent = SGD(weight_decay=optimizer.weight_decay, clip=optimizer.clip)
+    return replace(ctx, training=replace(ctx.training, optimizer=descent))

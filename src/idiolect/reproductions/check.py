@@ -1,4 +1,4 @@
-"""Whether a result is the committed one: to the bit, where machine and numerics are the same, or within its interval."""
+"""Whether a result is the committed one: to the bit, where numerics and machine are the same, or within an interval."""
 
 from __future__ import annotations
 

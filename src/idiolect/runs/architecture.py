@@ -4,6 +4,8 @@ their arguments. Nothing is pickled, and code of a user's own is named, never wr
 from __future__ import annotations
 
 import inspect
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,12 +81,19 @@ def describe_network(module: nn.Module, built_by: str, data: Described, example:
     return plain
 
 
-def build_network(plain: Mapping[str, Any], data: Described, given: nn.Module | None = None) -> nn.Module:
+def build_network(
+    plain: Mapping[str, Any], data: Described, given: nn.Module | None = None, most: float = math.inf
+) -> nn.Module:
     """The network that plain values describe, with initial values, or the one that is given, if it is alike; an error
-    that names what is missing."""
+    that names what is missing. One that would hold more than `most` numbers is not built."""
     if given is not None:
         require_shapes(given, plain["shapes"])
         return given
+    if (size := _measure(plain, data)) > most:
+        raise ModelError(
+            f"the network that is described would hold {size:,} numbers, too many for the values that are with it; do "
+            "not open a file whose origin you do not know, and save the model again if it is yours"
+        )
     module = _build(plain, data)
     if module is None:
         raise ModelError(
@@ -142,6 +151,23 @@ def _build(plain: Mapping[str, Any], data: Described) -> nn.Module | None:
         if "expression" in plain:
             return build(str(plain["expression"]), data)
         return _build_layers(plain["layers"]) if "layers" in plain else None
+
+
+def _measure(plain: Mapping[str, Any], data: Described) -> int:
+    """How many numbers a network would hold, without holding them; 0 where own code builds it, which may look at what
+    it makes."""
+    if ":" in json.dumps(plain.get("expression")) or ":" in _class_names(plain.get("layers")):
+        return 0
+    with torch.device("meta"):
+        module = _build(plain, data)
+    return sum(leaf.numel() for leaf in values_of(module).values()) if module else 0
+
+
+def _class_names(layers: Any) -> str:
+    """The names of all classes in a description of layers, in one text."""
+    if not isinstance(layers, Mapping):
+        return ""
+    return " ".join([str(layers.get("class")), *map(_class_names, (layers.get("parts") or {}).values())])
 
 
 def _computes_the_same(module: nn.Module, way: Mapping[str, Any], data: Described, example: Tensor | None) -> bool:

@@ -37,7 +37,7 @@ class Identity:
         networks: for each network, the shapes of its parameters, buffers and constants by name.
         model_of: for each client its network's position; empty where there is one network.
         code: hashes of the code of method, model, loss, metrics and schedule, and of transforms if there are any.
-        numerics: the number of this library that is raised when its results change; a new version alone changes nothing.
+        numerics: the number of this library that is raised when its results change; a version alone changes nothing.
     """
 
     config: Mapping[str, Any]

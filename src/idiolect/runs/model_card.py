@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 CARD = "card"
 """The name of the card among the metadata of the file."""
 FORMAT = 1
+LARGEST_RATIO = 100
+"""A card is believed that describes a network of at most so many times the numbers that its file holds; methods that
+send parts of a network keep fewer than it has."""
 DTYPES = {str(kind).removeprefix("torch."): kind for kind in (torch.float32, torch.int64, torch.bool)}
 
 
@@ -202,7 +205,8 @@ def _open(card: Mapping[str, Any], values: Mapping[str, Tensor], module: nn.Modu
     described = Described(
         to_tuples(shape), tuple(inputs["target_shape"]), inputs["outputs"], inputs["tokens"], inputs["vocabulary"]
     )
-    network = build_network(card["network"], described, module)
+    held = sum(leaf.numel() for leaf in values.values())
+    network = build_network(card["network"], described, module, most=LARGEST_RATIO * held)
     prediction = card["prediction"]
     if prediction is None:
         return fill(network, values)

@@ -37,6 +37,10 @@ from .summary import ClientScores, average, group_scores
 log = logging.getLogger("idiolect")
 
 
+SAID = 10
+"""In how many rounds it is said whose uploads are left out."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """What is reported after a round; `score` is the newest validation score of the federation, `samples` the number of
@@ -61,6 +65,7 @@ class RoundLoop:
         self.score = math.nan
         self.first_loss = math.nan
         self.is_diverging = False
+        self.rounds_left_out = 0
 
     @property
     def first_round(self) -> int:
@@ -107,8 +112,8 @@ class RoundLoop:
         reports = {i: outcome.report for i, outcome in accepted.items() if outcome.report and outcome.report.norms}
         norms = {i: report.norms for i, report in reports.items()}
         after, spoiling = aggregate_finite(server, norms, lambda left: self.aggregate(ctx, server, left, outcomes))
+        self.say_left_out(round, spoiling)
         for index, wrong in spoiling.items():
-            self.leave_out(round, index, wrong)
             refused[index] = wrong
             del accepted[index], reports[index]
         if refused and not reports and before.bytes_up == 0:
@@ -181,9 +186,7 @@ class RoundLoop:
         reports = {i: o.report for i, o in sorted(outcomes.items()) if i not in refused and fates[i] != LATE}
         usable = {i: report.norms for i, report in reports.items() if report}
         refused |= find_outsized(usable, server)
-        for index, wrong in sorted(refused.items()):
-            if not outcomes[index].refused:
-                self.leave_out(round, index, wrong)
+        self.say_left_out(round, {i: wrong for i, wrong in sorted(refused.items()) if not outcomes[i].refused})
         return dict(sorted(outcomes.items())), dict(sorted(refused.items()))
 
     def aggregate(
@@ -206,14 +209,23 @@ class RoundLoop:
             f"{visible(self.plan.data.clients[index].name)} ({index}): {first.reason}{helps}"
         )
 
-    def leave_out(self, round: int, index: int, wrong: Refusal) -> None:
-        """Log why a client's upload does not enter the round."""
-        name = visible(self.plan.data.clients[index].name)
+    def say_left_out(self, round: int, refused: Mapping[int, Refusal]) -> None:
+        """Log whose uploads do not enter the round, and why that of the first does not; not in every one of many
+        rounds."""
+        if not refused or self.rounds_left_out > SAID:
+            return
+        self.rounds_left_out += 1
+        if self.rounds_left_out > SAID:
+            log.warning("round %d: uploads are left out again; from here on they are counted only", round + 1)
+            return
+        index, wrong = next(iter(refused.items()))
         reason = wrong.reason
         if wrong.kind in (NOT_FINITE, OUTSIZED) and not self.is_diverging:
             self.is_diverging = True
             reason += f", as where training diverges; {explain_divergence(self.plan, index)}"
-        log.warning("round %d: left out client %s (%d): %s", round + 1, name, index, reason)
+        name, others = visible(self.plan.data.clients[index].name), len(refused) - 1
+        more = f" and {others} other{'s' if others > 1 else ''}" if others else ""
+        log.warning("round %d: left out client %s (%d)%s: %s", round + 1, name, index, more, reason)
 
     def watch_losses(self, round: int, losses: Mapping[int, float]) -> None:
         """Log once that training diverges, where the training loss has grown far beyond that of the first round."""
