@@ -183,6 +183,7 @@ def test_every_command_that_needs_pytorch_says_that_it_loads_it_first(monkeypatc
 
 def test_loading_is_said_before_it_begins(monkeypatch):
     text, heard = io.StringIO(), []
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(screen, "ERR", Console(file=text, force_terminal=True))
     monkeypatch.delitem(sys.modules, "torch")
     importing = SimpleNamespace(import_module=lambda name: heard.append((name, "loading PyTorch" in text.getvalue())))

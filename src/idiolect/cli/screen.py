@@ -10,13 +10,14 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -67,10 +68,14 @@ def load_torch() -> None:
 
 
 @contextmanager
-def doing(what: str) -> Iterator[None]:
-    """Say on a terminal what goes on, while in here."""
-    with ERR.status(visible(what), spinner="line") if ERR.is_terminal else nullcontext():
-        yield
+def doing(what: str) -> Iterator[Callable[[str], None]]:
+    """Say on a terminal what goes on, while in here; what is yielded says it anew."""
+    if not ERR.is_terminal:
+        yield lambda _: None
+        return
+    with ERR.status(escape(visible(what)), spinner="line") as status:
+        status.update(spinner="line")  # shows it now: the next thing may keep the thread that draws from running
+        yield lambda text: status.update(escape(visible(text)))
 
 
 def complain(text: str) -> None:

@@ -155,6 +155,7 @@ def test_a_bar_of_reading_goes_when_all_is_read():
 
 
 def test_what_goes_on_before_the_first_round_is_said_before_it_begins(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
     text, heard = io.StringIO(), []
     for owner, name, words in (
         (setup, "load_data", "reading the data"),

@@ -120,7 +120,7 @@ class Live(Reporter):
         if what not in self.reads:
             known, count = (total, f"{done:,}/{total:,}") if total > 1 else (None, "")
             self.reads[what] = self.bars.add_task(visible(what), total=known, count=count, facts="", left=math.nan)
-        elif total > 1:
+        if total > 1:
             self.bars.update(self.reads[what], completed=done, count=f"{done:,}/{total:,}")
 
     def begin(self, runs: int, rounds: int) -> None:
