@@ -102,15 +102,8 @@ def split(text: str) -> list[str]:
 def from_docstring(text: str) -> str:
     r"""A docstring, whose formulas are written for Sphinx, as Markdown, and its sessions in Python as blocks of code.
 
-    >>> print(from_docstring("One:\n\n>>> 1 < 2\nTrue\n\nEnd."))
-    One:
-    <BLANKLINE>
-    ```pycon
-    >>> 1 < 2
-    True
-    ```
-    <BLANKLINE>
-    End.
+    >>> from_docstring("One:\n\n>>> 1 < 2\nTrue\n\nEnd.")
+    'One:\n\n```pycon\n>>> 1 < 2\nTrue\n```\n\nEnd.'
     >>> print(from_docstring("Pulls :math:`v`,\n\n.. math:: v = 1,\n    w = 2\n\nby ``lam``."))
     Pulls $v$,
     <BLANKLINE>

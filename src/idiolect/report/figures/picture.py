@@ -200,7 +200,7 @@ def draw_heatmap(
     axes.set_xticks([place + 0.5 for place in labelled], [picture_text(str(columns[place])) for place in labelled])
     axes.tick_params(length=0)
     if has_bar:
-        tall = axes.figure.get_figheight() / HEIGHT  # a bar is as long as its aspect lets it be
+        tall = axes.figure.bbox.height / axes.figure.dpi / HEIGHT  # a bar is as long as its aspect lets it be
         bar = axes.figure.colorbar(mesh, ax=axes, pad=0.02, aspect=20 * max(1.0, 1.7 * tall))
         bar.set_label(picture_text(label), size=8)
         if is_light:
