@@ -50,6 +50,13 @@ TWO = {
     "MNIST": MNIST | {"data": "mnist(samples=2000)", "rounds": 20, "eval_every": 2},
 }
 
+PULLS = {
+    **TWO,
+    "digits, learning rate 0.01": TWO["digits"] | {"lr": 0.01},
+    "MNIST, convolutions": CONVOLUTIONS,
+    "MNIST, convolutions, a fifth takes part": CONVOLUTIONS | {"participation": 0.2, "rounds": 100, "eval_every": 10},
+}
+
 STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
     "fedlag": (
         {
@@ -144,6 +151,28 @@ STUDIES: dict[str, tuple[dict[str, dict[str, Any]], tuple[str, ...]]] = {
             "pfedgate(solver=greedy, decimals=1)",
         ),
     ),
+    "width": (
+        {
+            f"letters, {width} units": CONVOLUTIONS
+            | KEPT
+            | {
+                "data": "emnist-letters(samples=1800, normalise=mnist)",
+                "partition": "dirichlet(preset=fedem)",
+                "clients": 15,
+                "model": f"lenet5w(channels=[8, 16], dense=[{width}])",
+                "batch_size": 32,
+                "rounds": 60,
+                "lr": 0.03,
+                "weight_decay": 0.0005,
+            }
+            for width in (64, 1024)
+        },
+        ("fedavg", "pfedgate(s=0.5)", "pfedgate(s=0.3)", "pfedgate(s=1)"),
+    ),
+    **{
+        name: (PULLS, ("fedavg", *(f"{name}({option}={value})" for value in values)))
+        for name, option, values in (("feddbe", "kappa", (50, 10, 3, 1, 0.1, 0)), ("fedcp", "lam", (5, 1, 0.3, 0.1, 0)))
+    },
     "retina": ({"retina": RETINA}, ("fedavg", "lgmix", "local")),
     "apple": (TWO, ("apple", "apple(start=drawn)")),
 }

@@ -51,7 +51,11 @@ class FedCP(FeatureNets):
     networks = (POLICY,)
     beside = (POLICY, RECEIVED_HEAD, CONTEXT)
 
-    lam: float = option(5.0, min=0.0, help="how strongly features are held near those of the received body")
+    presets = {"ref": {"lam": 5.0}}
+
+    lam: float = option(
+        1.0, min=0.0, tuned="0.1:10:log", help="how strongly features are held near those of the received body"
+    )
 
     @property
     def slots(self) -> Mapping[str, Slot]:

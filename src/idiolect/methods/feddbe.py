@@ -45,8 +45,11 @@ class FedDBE(OnFeatures):
     needs = Needs(setup_rounds=1)
     beside = (SHIFT,)
     identities = {"feddbe(kappa=0, shift=false)": "fedavg"}
+    presets = {"ref": {"kappa": 50.0}}
 
-    kappa: float = option(50.0, min=0.0, help="weight kappa of the pull of the mean features to the global mean")
+    kappa: float = option(
+        1.0, min=0.0, tuned="0.1:50:log", help="weight kappa of the pull of the mean features to the global mean"
+    )
     mu: float = option(1.0, above=0.0, max=1.0, help="weight of the newest batch in the running mean of features")
     shift: bool = option(True, help="shift the features by a private vector")
 
