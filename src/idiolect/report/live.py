@@ -199,8 +199,8 @@ def make_chart(name: str, title: str, metric: str, curves: Mapping[str, Curve]) 
 
 def runs_table(runs: Sequence[Watched], seen: dict[Path, tuple[dict[int, float], int]], metric: str) -> Table:
     """A line per run: how far it is, what it has reached, who takes part, and what was refused."""
-    heads = ("run", "seed", "state", "round", "left", "time", label(metric), "lowest client", "highest client")
-    heads += ("training loss", "clients", "refused")
+    scored = (label(metric), "lowest client", "highest client", "training loss")
+    heads = ("run", "seed", "state", "round", "left", "time", *scored, "clients", "refused")
     columns = [Column(head) for head in heads]
     rows = []
     for run in runs:
