@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 FENCE = re.compile(r"^\s*(```|~~~)")
 LINK = re.compile(r"(`+)(?:(?!\1).)+?\1|(?P<head>\]\()(?P<target>[^)\s]+)(?=[)\s])", re.DOTALL)
+SESSION = re.compile(r"^( *)>>> .*(?:\n.*\S.*)*", re.MULTILINE)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -99,8 +100,10 @@ def split(text: str) -> list[str]:
 
 
 def from_docstring(text: str) -> str:
-    r"""A docstring, whose formulas are written for Sphinx, as Markdown.
+    r"""A docstring, whose formulas are written for Sphinx, as Markdown, and its sessions in Python as blocks of code.
 
+    >>> from_docstring("One:\n\n>>> 1 < 2\nTrue\n\nEnd.")
+    'One:\n\n```pycon\n>>> 1 < 2\nTrue\n```\n\nEnd.'
     >>> print(from_docstring("Pulls :math:`v`,\n\n.. math:: v = 1,\n    w = 2\n\nby ``lam``."))
     Pulls $v$,
     <BLANKLINE>
@@ -119,7 +122,8 @@ def from_docstring(text: str) -> str:
         flags=re.DOTALL | re.MULTILINE,
     )
     text = re.sub(r":\w+:`~?([^`]*)`", r"`\1`", text)
-    return re.sub(r"``([^`\n]+)``", r"`\1`", text)
+    text = re.sub(r"``([^`\n]+)``", r"`\1`", text)
+    return SESSION.sub(lambda match: f"{match[1]}```pycon\n{match[0]}\n{match[1]}```", text)
 
 
 def show_formulas(html: str) -> str:

@@ -1,12 +1,16 @@
 """The command line as a whole: help, errors and the installed command."""
 
+import io
+import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 import idiolect
-from idiolect.cli import main
+from idiolect.cli import app, main, screen
 from idiolect.cli.completion import complete_setting
 from idiolect.comparison.budget import BUDGETS
 from idiolect.core.options import options_of
@@ -15,7 +19,7 @@ from idiolect.runs.settings import Config
 
 COMMANDS = [
     *("demo", "advise", "run", "compare", "resume", "tune", "watch", "report", "figures"),
-    *("export", "deploy", "methods", "data", "partition"),
+    *("export", "deploy", "methods", "data", "models", "partition"),
 ]
 
 
@@ -154,3 +158,56 @@ def test_help_names_what_can_be_chosen_elsewhere(call):
     """Help is shown without PyTorch, so these lists are written there once more."""
     assert f"Split at commas: {', '.join(FORMATS)}." in " ".join(call("export", "--help")[1].replace("│", "").split())
     assert "|".join(BUDGETS) in call("advise", "--help")[1]
+
+
+def test_a_command_is_suggested_once(call):
+    code, _, err = call("model")
+    assert code == 2
+    assert err.count("Did you mean") == 1
+
+
+class Said(Exception):
+    """In the place of what is said."""
+
+
+def test_every_command_that_needs_pytorch_says_that_it_loads_it_first(monkeypatch):
+    def say():
+        raise Said
+
+    monkeypatch.setattr(screen, "load_torch", say)
+    for each in app.app.registered_commands:
+        if each.callback not in app.LIGHT:
+            with pytest.raises(Said):
+                each.callback()
+
+
+def test_loading_is_said_before_it_begins(monkeypatch):
+    text, heard = io.StringIO(), []
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(screen, "ERR", Console(file=text, force_terminal=True))
+    monkeypatch.delitem(sys.modules, "torch")
+    importing = SimpleNamespace(import_module=lambda name: heard.append((name, "loading PyTorch" in text.getvalue())))
+    monkeypatch.setattr(screen, "importlib", importing)
+    screen.load_torch()
+    assert heard == [("torch", True), ("idiolect.runs", True)]
+
+
+def test_a_terminal_breaks_long_errors_between_words(monkeypatch):
+    text = io.StringIO()
+    monkeypatch.setattr(screen, "ERR", Console(file=text, force_terminal=True, no_color=True, width=40))
+    screen.complain("there is no data source 'nope'. Known: ag-news, camelyon17, cifar10, cifar100, csv")
+    lines = re.sub(r"\x1b\[[\d;]*m", "", text.getvalue()).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert " ".join(line.strip() for line in lines).endswith("camelyon17, cifar10, cifar100, csv")
+
+
+def test_a_long_name_in_a_table_is_broken_inside_its_brackets(monkeypatch, capsys):
+    monkeypatch.setattr(screen, "OUT", Console(highlight=False, width=50))
+    method = "fedlag(flayer(ditto(lam=0.25)))"
+    screen.show_table(
+        ("method", "selected", "MB"), [(method, "78.06 ± 67.06", "0.112"), ("local", "76.53 ± 72.35", "0.0")]
+    )
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert any(line.startswith("fedlag(flayer(ditto(") for line in lines)
+    assert "lam=0.25)))" in lines
+    assert max(map(len, lines)) <= 50

@@ -2,7 +2,7 @@
 
 import pytest
 
-from idiolect.core.names import file_name, picture_text, slug, visible
+from idiolect.core.names import file_name, picture_text, shorten_apart, slug, visible
 from idiolect.core.tables import Cell, Column, Table
 
 HOSTILE = [
@@ -34,6 +34,16 @@ def test_a_plain_name_is_its_own_file_name():
 def test_what_is_visible_can_be_printed_on_one_line(text):
     assert visible(text).isprintable()
     assert visible(visible(text)) == visible(text)
+
+
+@pytest.mark.parametrize("width", [12, 24])
+def test_names_that_are_shortened_stay_apart(width):
+    names = [f"Klinikum der Universität, {part}" for part in ("Station 1", "Station 2", "Ambulanz am Park, Station 1")]
+    names += [f"fedlag(flayer(ditto(lam={lam}))), 30 rounds of all clients" for lam in (0.25, 0.5, 1)] + ["ward 1"]
+    shown = shorten_apart(names, width)
+    assert len(set(shown)) == len(names)
+    assert max(map(len, shown)) <= width
+    assert shown[-1] == "ward 1"
 
 
 def test_a_picture_takes_no_name_for_a_formula():

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from idiolect.report.charts import Chart, Line
-from idiolect.report.page import environment
+from idiolect.report.page import environment, make_page
 
 ROUNDS = [1.0, 2.0, 3.0, 4.0]
 
@@ -33,6 +33,16 @@ def test_an_outlier_is_cut_at_the_edge_and_named():
 def test_what_can_be_read_beside_the_rest_is_not_cut():
     made = chart(Line("a", ROUNDS, [0.1, 0.9, 0.91, 0.92]), Line("b", ROUNDS, [0.1, 0.4, 0.5, 0.6]))
     assert made.cut == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_numbers_beside_an_axis_do_not_touch_its_title(tmp_path, chromium, width):
+    lines = Line("a", ROUNDS, [52_000.0, 14_000.0, -30_000.0, 3_858.0])
+    (tmp_path / "page.html").write_text(make_page("live.html", title="A", every=0, now=drawn(chart(lines))))
+    chromium.open(tmp_path / "page.html", width=width)
+    edges = "[...document.querySelectorAll('.grid text[%s]')].map(text => text.getBoundingClientRect().%s)"
+    numbers, titles = edges % ("text-anchor=end", "left"), edges % ("transform", "right")
+    assert min(chromium.evaluate(numbers)) > max(chromium.evaluate(titles))
 
 
 @pytest.mark.parametrize("values", [[math.nan] * 4, [0.5] * 4, [math.inf, -math.inf, 0.5, 0.6], [1.0, 10.0, 1e3, 1e6]])

@@ -153,6 +153,12 @@ def test_ctrl_c_ends_it_cleanly(run, monkeypatch):
     assert told[0].startswith("http://127.0.0.1:")
 
 
+def test_what_a_run_is_doing_stands_before_its_scores(run):
+    heads = [column.head for column in live.runs_table([], {}, "accuracy").columns]
+    assert heads[:4] == ["run", "seed", "state", "round"]
+    assert heads.index("left") < heads.index("accuracy (%)")
+
+
 # -- in a browser -----------------------------------------------------------------------------------------------
 
 

@@ -133,6 +133,7 @@ def test_scores_that_are_better_when_lower(call, tmp_path):
     text = (tmp_path / "r.html").read_text()
     assert "(lower is better)" in text
     assert f"{min(board.rows, key=lambda row: row.selected.mean).method} " in re.sub(r"<[^>]*>", "", text)
+    assert "<h1>Own data, clients as they are</h1>" in text
 
 
 def test_a_report_is_replaced_and_nothing_else(call, single, tmp_path):
@@ -326,6 +327,26 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(page, chromium):
     assert chromium.evaluate(
         "[...document.querySelectorAll('.chart svg, .drawing')].every(s => s.getBoundingClientRect().right <= 391)"
     )
+
+
+EDGE = "getComputedStyle(document.querySelector('%s')).backgroundImage"
+
+
+@pytest.mark.parametrize(("dark", "shade"), [(False, "rgba(0, 0, 0,"), (True, "rgba(255, 255, 255,")])
+def test_the_edge_of_what_scrolls_stands_out_against_the_page(page, chromium, dark, shade):
+    chromium.open(page, width=390, height=844, dark=dark)
+    assert all(shade in chromium.evaluate(EDGE % place) for place in (".scroll", "pre"))
+
+
+def test_a_picture_that_is_wider_than_a_phone_says_so(page, chromium):
+    chromium.open(page, width=390, height=844)
+    told = chromium.evaluate(
+        "[...document.querySelectorAll('figure:has(.drawing)')].map(each => ["
+        "each.querySelector('.drawing').scrollWidth > each.querySelector('.drawing').clientWidth + 1,"
+        " getComputedStyle(each.querySelector('figcaption'), '::before').content.includes('Scrolls')])"
+    )
+    assert [True, True] in told
+    assert all(wide == says for wide, says in told)
 
 
 def test_on_paper_it_is_dark_on_white_and_whole(page, chromium):

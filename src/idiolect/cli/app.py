@@ -29,6 +29,7 @@ from .deploy import deploy
 from .export import export
 from .figures import figures
 from .methods import methods
+from .models import models
 from .onboard import onboard
 from .partition import partition
 from .report import report
@@ -40,6 +41,8 @@ from .tune import tune
 from .watch import watch
 
 TRAINING_ERROR, INPUT_ERROR = 1, 2
+SUGGESTED_TWICE = re.compile(r"(Did you mean [^?]*\?)(?: \1)+")
+"""Newer versions of Click suggest what Typer has suggested."""
 
 app = typer.Typer(
     name="idiolect",
@@ -59,7 +62,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": (run, compare, resume, tune, watch, reproduce),
     "Report": (report, figures, table),
     "Use": (export, onboard, deploy),
-    "Look around": (methods, data, partition),
+    "Look around": (methods, data, models, partition),
 }
 LIGHT = (methods,)
 
@@ -138,7 +141,7 @@ def run_command(arguments: list[str], debug: bool) -> int:
     except click.Abort:
         return screen.INTERRUPTED
     except click.ClickException as error:
-        screen.complain(error.format_message())
+        screen.complain(SUGGESTED_TWICE.sub(r"\1", error.format_message()))
         if isinstance(error, click.UsageError) and error.ctx is not None:
             screen.ERR.print(f"try: {error.ctx.command_path} --help", style="dim")
         return INPUT_ERROR

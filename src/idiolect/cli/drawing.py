@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from ..core.names import visible
 from . import screen
 
 Folders = Annotated[
@@ -35,8 +33,8 @@ def say_left_out(note: str) -> None:
 @contextmanager
 def drawing(quiet: bool) -> Iterator[Callable[[str], None]]:
     """Say on a terminal what is being drawn."""
-    if quiet or not screen.ERR.is_terminal:
+    if quiet:
         yield lambda _: None
         return
-    with screen.ERR.status("reading the runs") as status:
-        yield lambda title: status.update(f"drawing: {escape(visible(title))}")
+    with screen.doing("reading the runs") as say:
+        yield lambda title: say(f"drawing: {title}")

@@ -65,12 +65,16 @@ def export(
             raise InputError("--all exports every client's model; leave --client, --position and --global out")
         if not (folder / "config.yaml").is_file():
             raise RunFolderError(f"{folder} holds no run; --all needs the folder of one")
-        made = export_all(idiolect.load(folder, trust=trust), out or Path("models"), chosen, last)
+        with screen.doing("writing all models"):
+            made = export_all(idiolect.load(folder, trust=trust), out or Path("models"), chosen, last)
         screen.say(f"wrote {len(made)} models into {screen.place(made[0].parent)}")
         return
-    personal = find_model(folder, client, position, shared, last, app, trust)
+    with screen.doing("opening the model"):
+        personal = find_model(folder, client, position, shared, last, app, trust)
     target = out or Path(personal.folder_name)
-    for path in write_model(personal, target, chosen):
+    with screen.doing("writing the model"):
+        written = write_model(personal, target, chosen)
+    for path in written:
         screen.say(f"wrote {screen.place(path)}")
 
 

@@ -52,11 +52,8 @@ def methods(
     else:
         known = list_methods()
         screen.show_groups(group_methods(known))
-        screen.paragraph(
-            f"{len(known)} methods; those with (...) wrap any other, as in finetune(ditto). Options, formula, and what"
-            " is sent: idiolect methods NAME",
-            "dim",
-        )
+        screen.paragraph(f"{len(known)} methods; those with (...) wrap any other, as in finetune(ditto).", "dim")
+        screen.paragraph("Options, formula, and what is sent: idiolect methods NAME", "dim")
 
 
 def group_methods(known: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[str, str]]]:

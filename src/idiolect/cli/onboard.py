@@ -47,8 +47,9 @@ def onboard(
         raise RunFolderError(f"{folder} holds no run; give the folder of one")
     if out is not None:
         require_free(out, "exists and is not empty", "choose another folder for the models with --out")
-    result = idiolect.load(folder, trust=trust)
-    found = read_clients(result.plan.data, data, result.config.split, result.config.seed)
+    with screen.doing("reading the run and the data"):
+        result = idiolect.load(folder, trust=trust)
+        found = read_clients(result.plan.data, data, result.config.split, result.config.seed)
     chosen = [each for each in found if client in (None, each.name)]
     if not chosen:
         names = [each.name for each in found]
@@ -57,8 +58,10 @@ def onboard(
         raise InputError(f"{data} has a client {taken[0]!r}, as the run has; give clients that took no part in it")
     rows = []
     for number, each in enumerate(chosen):
-        newcomer = give_model(result, each, round=-1 if last else None)
-        for row in newcomer.scores().to_dicts():
+        with screen.doing(f"training for {each.name} ({number + 1} of {len(chosen)})"):
+            newcomer = give_model(result, each, round=-1 if last else None)
+            scores = newcomer.scores().to_dicts()
+        for row in scores:
             rows.append([newcomer.name, row["point"], str(row["samples"]), compact(row[result.metric], 4)])
         if out is not None:
             newcomer.save(out / name_model_file(number, newcomer.name))

@@ -7,14 +7,17 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -51,21 +54,33 @@ class Warn(logging.Handler):
         """One line on standard error."""
         text = visible(f"{record.levelname.lower()}: {record.getMessage()}", lines=True)
         if os.getpid() == self.process:
-            ERR.print(Text(text, style="yellow"), soft_wrap=True)
+            ERR.print(Text(text, style="yellow"), soft_wrap=not ERR.is_terminal)
         else:  # in a forked process the console's lock may be held for ever
             os.write(2, f"{text}\n".encode())
 
 
 def load_torch() -> None:
-    """Import PyTorch, which takes a second or two; a terminal says so."""
-    if ERR.is_terminal and "torch" not in sys.modules:
-        with ERR.status("loading PyTorch", spinner="line"):
+    """Import PyTorch and what stands on it, which takes a second or two; a terminal says so."""
+    if "torch" not in sys.modules:
+        with doing("loading PyTorch"):
             importlib.import_module("torch")
+            importlib.import_module("idiolect.runs")
+
+
+@contextmanager
+def doing(what: str) -> Iterator[Callable[[str], None]]:
+    """Say on a terminal what goes on, while in here; what is yielded says it anew."""
+    if not ERR.is_terminal:
+        yield lambda _: None
+        return
+    with ERR.status(escape(visible(what)), spinner="line") as status:
+        status.update(spinner="line")  # shows it now: the next thing may keep the thread that draws from running
+        yield lambda text: status.update(escape(visible(text)))
 
 
 def complain(text: str) -> None:
-    """An error, in red, on standard error."""
-    ERR.print(Text(visible(f"error: {text}", lines=True), style="red"), soft_wrap=True)
+    """An error, in red, on standard error; a terminal breaks it between words."""
+    ERR.print(Text(visible(f"error: {text}", lines=True), style="red"), soft_wrap=not ERR.is_terminal)
 
 
 def say(text: str = "", style: str = "") -> None:
@@ -111,10 +126,26 @@ def show_table(
             overflow="fold",
             style="bold" if place == 0 else "",
         )
-    for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
+    lines = [[visible(cell) for cell in row] for row in rows]
+    others = sum(1 + max(map(len, column)) for column in zip(heads[1:], *(line[1:] for line in lines), strict=True))
+    for first, *rest in lines:
+        table.add_row(*map(Text, (first if text else break_name(first, OUT.width - others - 1), *rest)))
     OUT.print(table)
     say()
+
+
+def break_name(name: str, width: int) -> str:
+    """A name in lines that fit, broken inside the expression of a method: after a bracket or a comma.
+
+    >>> break_name("fedlag(flayer(ditto(lam=0.25)), k=1)", 20).split("\\n")
+    ['fedlag(flayer(ditto(', 'lam=0.25)), k=1)']
+    """
+    lines = [""]
+    for part in re.split(r"(?<=\w\()|(?<=, )", name):
+        if lines[-1] and len(lines[-1] + part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def show(table: Written, whole: Sequence[str] = (), text: bool = False) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Unpack
 from ..contract import Method
 from ..core.errors import InputError, TrainingError
 from ..core.files import write_text
+from ..core.reading import doing
 from ..core.registry import describe
 from ..core.trust import named_by
 from ..engines.cluster.tasks import OnRay, find_place
@@ -111,7 +112,8 @@ def compare(
     config = keep_known_engine(config, folder and folder / SPEC, trust)
     if folder is not None:
         check_folder(folder, config, [describe(method) for method in chosen], seed_list)
-    config, conditions, errors = survey(chosen, config, seed_list, objects, jobs, place)
+    with doing("preparing the runs"):
+        config, conditions, errors = survey(chosen, config, seed_list, objects, jobs, place)
     if errors and methods != "all":
         raise next(iter(errors.values()))
     left_out = dict(skipped or {}) | {name: str(error) for name, error in errors.items()}

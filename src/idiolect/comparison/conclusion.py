@@ -29,7 +29,8 @@ def _summarize(comparison: Comparison) -> str:
         return f"The test {metric} of {'every method' if len(rows) > 1 else best.method} is undefined."
     reached = f"a test {metric} of {_with_interval(best, metric, show)}"
     if len(rows) == 1:
-        spread = f"its clients have {show(best.worst)} at worst and {show(best.mean)} on average"
+        worst, mean = (f"{show(score)} {unit(metric)}".rstrip() for score in (best.worst, best.mean))
+        spread = f"its clients have {worst} at worst and {mean} on average"
         doubt = "" if seeds > 1 else " One seed says nothing of chance."
         return f"{best.method} reaches {reached}; {spread}.{doubt}"
     others = [row.method for row in rows if row.method not in REFERENCES]

@@ -11,6 +11,7 @@ from typing import Any
 from ..contract import Method
 from ..core.errors import IdiolectError, InputError
 from ..core.options import options_of
+from ..core.reading import doing
 from ..core.registry import describe, override
 from ..core.trust import named_by
 from ..engines import AutoChoice, Plan, engines, resolve
@@ -102,7 +103,8 @@ def choose_engine(text: str, plan: Plan, jobs: int = 1, place: OnRay | None = No
             f"engine={text} spreads one run over a cluster, where each run already is a task; leave out one of --engine"
             " and --on"
         )
-    choice = engines.build(resolve(text, plan, one_machine=place is not None)[0])
+    with doing("choosing the engine"):
+        choice = engines.build(resolve(text, plan, one_machine=place is not None)[0])
     share = int(place.cpus) if place is not None else cores() // jobs
     if (jobs > 1 or place is not None) and isinstance(engines.build(text), AutoChoice):
         choice = override(choice, "count", str(max(1, share))) if "count" in options_of(type(choice)) else choice

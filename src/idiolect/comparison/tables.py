@@ -27,6 +27,8 @@ from ..core.tables import (
     score_cell,
     unit,
 )
+from ..data.federation import GIVEN
+from ..data.loading import UNNAMED_DATA
 from ..runs.tables import describe_left_out, describe_refusals
 from .constants import constant_rows
 from .leaderboard import Comparison, LeaderboardRow, plain
@@ -252,8 +254,8 @@ def protocol_lines(comparison: Comparison) -> list[str]:
     several = ", ".join(f"{hashes[str(seed)]} (seed {seed})" for seed in seeds)
     epochs = f"{protocol['local_epochs']} local epoch{'s' * (protocol['local_epochs'] != 1)}"
     lines = [
-        f"Data: {protocol['data']}, {protocol['partition']['clients']} clients, {protocol['partition']['name']};"
-        f" partition {several if len(set(hashes.values())) > 1 else next(iter(hashes.values()))}.",
+        f"Data: {name_data(protocol)}; {protocol['partition']['clients']} clients, partition"
+        f" {several if len(set(hashes.values())) > 1 else next(iter(hashes.values()))}.",
         f"Training: {protocol['rounds']} rounds, participation {protocol['participation']:g}, {epochs},"
         f" batch size {protocol['batch_size']}, learning rate {protocol['lr']:g},"
         f" {protocol['optimizer']}; model {protocol['model']}.",
@@ -275,6 +277,16 @@ def protocol_lines(comparison: Comparison) -> list[str]:
             " and p corrected by Holm's rule for the number of methods."
         )
     return lines
+
+
+def name_data(protocol: Mapping[str, Any]) -> str:
+    """What was divided among the clients, and how; data that nobody named are the user's own.
+
+    >>> name_data({"data": "custom", "partition": {"name": "given"}})
+    'own data, clients as they are'
+    """
+    data, how = protocol["data"], protocol["partition"]["name"]
+    return f"{'own data' if data in UNNAMED_DATA else data}, {'clients as they are' if how == GIVEN else how}"
 
 
 _MEANS = {"weighted": "weighted by samples", "mean": "the plain mean over clients"}

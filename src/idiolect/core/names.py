@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 
 LONGEST = 100
 """Bytes of a file's name that are taken from the text that it stands for."""
@@ -69,6 +70,34 @@ def shorten(name: str, width: int = 24) -> str:
     'finetune(fedlag(ditto(l…'
     """
     return name if len(name) <= width else f"{name[: width - 1]}…"
+
+
+def shorten_apart(names: Sequence[str], width: int = 24) -> list[str]:
+    """Names that fit, none like another: of those that begin alike the middle goes, or they are numbered.
+
+    >>> shorten_apart(["University Hospital, ward 1", "University Hospital, ward 2", "home"], 16)
+    ['Unive…al, ward 1', 'Unive…al, ward 2', 'home']
+    """
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        groups.setdefault(shorten(name, width), []).append(name)
+    head, shown = width // 3, dict[str, str]()
+    room = width - head - 1
+    for short, alike in groups.items():
+        ends = [name[-room:] for name in alike]
+        if len(alike) > 1 and len({*ends}) < len(alike):  # the first difference lies further in front
+            differ = next((at for at, signs in enumerate(zip(*alike, strict=False)) if len({*signs}) > 1), head)
+            ends = [shorten(name[max(head, differ - 2) :], room) for name in alike]
+        if len({*ends}) < len(alike):
+            ends = [f" {number}" for number in range(1, len(alike) + 1)]
+        apart = [f"{name[:head]}…{end}" for name, end in zip(alike, ends, strict=True)]
+        shown |= dict(zip(alike, apart if len(alike) > 1 else [short], strict=True))
+    return [shown[name] for name in names]
+
+
+def picture_texts(names: Sequence[str], width: int) -> list[str]:
+    """Names for a picture, shortened, none like another."""
+    return [picture_text(name) for name in shorten_apart([visible(name) for name in names], width)]
 
 
 def picture_text(text: str, width: int | None = None) -> str:

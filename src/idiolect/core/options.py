@@ -36,6 +36,8 @@ class Limits:
         if self.choices:
             return "one of " + ", ".join(map(str, self.choices))
         low = f"[{self.min:g}" if self.min is not None else f"({self.above:g}" if self.above is not None else ""
+        if self.max == 2**63 - 1:
+            return f"{low or '(-inf'}, 2^63)"
         high = f"{self.max:g}]" if self.max is not None else f"{self.below:g})" if self.below is not None else ""
         return f"{low or '(-inf'}, {high or 'inf)'}" if low or high else ""
 

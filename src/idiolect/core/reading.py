@@ -1,5 +1,5 @@
-"""How far something is that takes long before a run begins, such as looking through a folder of images; said to whoever
-watches."""
+"""What goes on before a run's first round is done, such as looking through a folder of images, and how far it is; said
+to whoever watches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 Watch = Callable[[str, int, int], None]
-"""(what, done, of how many)"""
+"""(what, done, of how many); of one where it is not known how far it is"""
 EVERY = 0.2
 """Seconds between two reports."""
 
@@ -26,6 +26,26 @@ def watch_reading(watch: Watch) -> Iterator[None]:
         yield
     finally:
         _watch.reset(token)
+
+
+@contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Say what goes on while in here.
+
+    >>> with watch_reading(lambda *far: print(far)), doing("reading the data"):
+    ...     print("...")
+    ('reading the data', 0, 1)
+    ...
+    ('reading the data', 1, 1)
+    """
+    watch = _watch.get()
+    if watch is not None:
+        watch(what, 0, 1)
+    try:
+        yield
+    finally:
+        if watch is not None:
+            watch(what, 1, 1)
 
 
 def track(items: Iterable[T], total: int, what: str) -> Iterator[T]:

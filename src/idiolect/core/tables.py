@@ -248,17 +248,21 @@ class Formatter(Protocol):
 
 
 def formatter(metric: str) -> Formatter:
-    """How a metric's values are written: accuracy in percent, others with four digits.
+    """How a metric's values are written: accuracy in percent, others with four digits, or all before the point.
 
     >>> formatter("accuracy")(0.8635), formatter("mse")(0.0123456), formatter("accuracy")(0.01, sign=True)
     ('86.35', '0.01235', '+1.00')
+    >>> formatter("mse")(12438.6), formatter("mse")(1.5e12)
+    ('12,439', '1.5e+12')
     """
 
     def write(value: float, sign: bool = False) -> str:
         plus = "+" if sign else ""
         if math.isnan(value):
             return "–"
-        return f"{scale(metric) * value:{plus}.2f}" if metric == "accuracy" else f"{value:{plus}.4g}"
+        if metric == "accuracy":
+            return f"{scale(metric) * value:{plus}.2f}"
+        return f"{value:{plus},.0f}" if 1000 <= abs(value) < 1e7 else f"{value:{plus}.4g}"
 
     return write
 

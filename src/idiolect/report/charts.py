@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -75,7 +75,11 @@ class Chart:
     mark: float = math.nan
     per_line: bool = False
 
-    box: ClassVar = {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM}
+    @cached_property
+    def box(self) -> dict[str, float]:
+        """Where the axes lie: what stands at the left has room beside its title, also in the large type of a phone."""
+        longest = max((len(text) for _, text in self.y_ticks()), default=0)
+        return {"left": max(LEFT, 30 + 10 * longest), "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM}
 
     @cached_property
     def axis(self) -> ValueAxis:
@@ -92,7 +96,8 @@ class Chart:
     def left(self, x: float) -> float:
         """Where a position lies, from the left."""
         low, high = self.across
-        return round(LEFT + 6 + (WIDTH - LEFT - RIGHT - 12) * (x - low) / (high - low), 1)
+        start = self.box["left"]
+        return round(start + 6 + (WIDTH - start - RIGHT - 12) * (x - low) / (high - low), 1)
 
     def top(self, y: float) -> float:
         """Where a value lies, from the top; also of one beyond the edge, but not far beyond."""

@@ -199,8 +199,8 @@ def make_chart(name: str, title: str, metric: str, curves: Mapping[str, Curve]) 
 
 def runs_table(runs: Sequence[Watched], seen: dict[Path, tuple[dict[int, float], int]], metric: str) -> Table:
     """A line per run: how far it is, what it has reached, who takes part, and what was refused."""
-    scored = (f"validation {label(metric)}", "lowest client", "highest client", "training loss")
-    heads = ("run", "seed", "round", *scored, "clients", "refused", "time", "left", "state")
+    scored = (label(metric), "lowest client", "highest client", "training loss")
+    heads = ("run", "seed", "state", "round", "left", "time", *scored, "clients", "refused")
     columns = [Column(head) for head in heads]
     rows = []
     for run in runs:
@@ -214,19 +214,22 @@ def runs_table(runs: Sequence[Watched], seen: dict[Path, tuple[dict[int, float],
             (
                 Cell(run.method, run.method),
                 Cell(str(run.seed), float(run.seed) if isinstance(run.seed, int) else math.nan),
+                Cell(state := describe_state(run), state),
                 Cell(f"{run.done} of {run.rounds}", float(run.done)),
+                Cell(clock(left), left),
+                Cell(clock(run.seconds), run.seconds),
                 score_cell(newest, metric),
                 score_cell(lowest, metric),
                 score_cell(highest, metric),
                 score_cell(loss, "loss"),
                 Cell(str(trained) if trained else "–", float(trained)),
                 Cell(str(refused), float(refused)),
-                Cell(clock(run.seconds), run.seconds),
-                Cell(clock(left), left),
-                Cell(state := describe_state(run), state),
             )
         )
-    note = "Clients are those that trained in the newest round; refused are uploads of all rounds."
+    note = (
+        f"The {metric} is on validation data; clients are those that trained in the newest round; refused are uploads"
+    )
+    note += " of all rounds."
     return Table("runs", "Runs", note, tuple(columns), tuple(rows))
 
 

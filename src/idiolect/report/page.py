@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from .. import __version__
 from ..comparison.conclusion import summarize
 from ..comparison.folder import SPEC
-from ..comparison.tables import footnotes, leaderboard_tables, protocol_lines
+from ..comparison.tables import footnotes, leaderboard_tables, name_data, protocol_lines
 from ..core.errors import RunFolderError
 from ..core.files import write_text
 from ..core.names import visible
@@ -100,7 +100,7 @@ def render(study: Study, folders: Sequence[str | Path], target: float, watch: Ca
     first, *rest = (name for name in pictures if pictures[name] or name != "Why")
     return make_page(
         "page.html",
-        title=f"{protocol['data']}, {protocol['partition']['name']}",
+        title=name_data(protocol).replace("own data,", "Own data,", 1),
         mark=Markup(MARK),
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         lead=lead(study),
@@ -165,7 +165,7 @@ def breakable(text: str) -> Markup:
     >>> breakable("fedlag(ditto, k=1) & more (points)")
     Markup('fedlag(<wbr>ditto, k=1) &amp; more (points)')
     """
-    return Markup(re.sub(r"(?<=\w\()|(?<=,)(?=\S)", "<wbr>", str(escape(visible(text)))))
+    return Markup(re.sub(r"(?<=\w\()|(?<=,)(?=[^\s\d])", "<wbr>", str(escape(visible(text)))))
 
 
 def lead(study: Study) -> str:

@@ -162,10 +162,11 @@ def targets_table(study: Study) -> Table:
     for method in study.methods:
         cells = [Cell(method, method)]
         for share in SHARES:
-            cells += [number(cost) for cost in cost_to_reach(study, method, common_target(study, share))]
+            rounds, *others = cost_to_reach(study, method, common_target(study, share))
+            cells += [_write_rounds(rounds, len(study.seeds)), *map(number, others)]
         for share in SHARES if several else ():
             cost = cost_to_reach(study, method, target_score(best_score(study, method), share, study.higher))
-            cells.append(number(cost.rounds))
+            cells.append(_write_rounds(cost.rounds, len(study.seeds)))
         rows.append(tuple(cells))
     show = formatter(study.metric)
     goals = ", ".join(f"{100 * share:g} % is {show(common_target(study, share))}" for share in SHARES)
@@ -176,6 +177,11 @@ def targets_table(study: Study) -> Table:
     average, every = (", on average over seeds", " under every seed") if len(study.seeds) > 1 else ("", "")
     note += f"{average}; – where it is not reached{every}."
     return Table("targets", "Time to target", note, tuple(columns), tuple(rows))
+
+
+def _write_rounds(rounds: float, seeds: int) -> Cell:
+    """A number of rounds, with a digit after the point where it is a mean over seeds."""
+    return Cell("–" if math.isnan(rounds) else f"{rounds:,.{int(seeds > 1)}f}", rounds)
 
 
 def clients_table(study: Study) -> Table:

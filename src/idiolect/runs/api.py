@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -13,10 +14,12 @@ from ..contract import Method
 from ..contract import methods as registry
 from ..core.errors import OptionError, RunFolderError, UnknownNameError
 from ..core.names import visible
+from ..core.reading import doing
 from ..core.trust import named_by, remember_code
 from ..data import Federation
 from ..engines import Loop, Plan, engines, resolve
 from ..engines.choice import Choice, have_same_bits
+from ..kernels import has_numba
 from ..task.metrics import Given
 from ..task.schedules import Schedule
 from .arguments import Change, Known, Network, Settings
@@ -150,16 +153,20 @@ def _carry_out(
     reporter.start(
         label, plan.rounds, -plan.method.needs.setup_rounds if known.next_round is None else known.next_round
     )
-    engine = begin(plan, config, folder, store, other).make(plan)
+    with doing("choosing the engine"):
+        engine = begin(plan, config, folder, store, other).make(plan)
     loop = RoundLoop(plan, engine, store, config.eval_every, config.select)
     warn_of_data(plan.data, config.select)
 
     def report(progress: Progress) -> None:
+        first.close()
         reporter.step(label, progress)
         watch(progress)
 
     try:
-        finished = loop.run(report, request)
+        with ExitStack() as first:
+            first.enter_context(doing("compiling, first round" if has_numba() else "first round"))
+            finished = loop.run(report, request)
     finally:
         engine.close()
         store.empty_log()

@@ -23,6 +23,7 @@ from ..core.errors import InputError, ModelError, UnknownNameError
 from ..core.names import visible
 from ..core.options import did_you_mean
 from ..core.ranges import parse_ranges
+from ..core.reading import doing
 from ..core.registry import describe
 from ..data import Client, Federation
 from ..data import load as load_data
@@ -236,15 +237,16 @@ def resolve_data(config: Config, objects: Mapping[str, Any]) -> Federation:
     source = objects.get("data", config.data)
     if isinstance(source, Federation):
         return source
-    return load_data(
-        source,
-        partition=config.partition,
-        clients=config.clients,
-        split=config.split,
-        seed=config.seed_of("partition"),
-        unseen=config.unseen,
-        public=objects.get("public", config.public),
-    )
+    with doing("reading the data"):
+        return load_data(
+            source,
+            partition=config.partition,
+            clients=config.clients,
+            split=config.split,
+            seed=config.seed_of("partition"),
+            unseen=config.unseen,
+            public=objects.get("public", config.public),
+        )
 
 
 def resolve_tasks(config: Config, objects: Mapping[str, Any], data: Federation) -> tuple[Task, ...]:

@@ -8,7 +8,7 @@ import pytest
 from idiolect.core.errors import InputError, MissingExtraError, OptionError
 from idiolect.core.names import shorten
 from idiolect.report import write_figures
-from idiolect.report.figures.picture import COLOURS, INK, embed_svg, make_picture
+from idiolect.report.figures.picture import COLOURS, INK, draw_heatmap, embed_svg, make_picture
 
 
 def line(figure):
@@ -53,6 +53,19 @@ def test_ids_of_two_pictures_do_not_clash():
 def test_comments_and_metadata_are_left_out():
     text = "<?xml?><svg width='1'><metadata>who</metadata><!-- what --><g/></svg>".replace("'", '"')
     assert embed_svg(text, "x", "t") == '<svg role="img" aria-label="t"><g/></svg>'
+
+
+def test_a_bar_is_as_long_as_a_tall_map():
+    lengths = []
+
+    def paint(figure):
+        axes = figure.subplots()
+        draw_heatmap(axes, [[0.0, 1.0]] * 30, "gain", [f"ward {n}" for n in range(30)], [1, 2])
+        figure.draw_without_rendering()
+        lengths.extend(each.get_window_extent().height for each in figure.axes)
+
+    make_picture("a", "A", "", paint, (2.5, 7.0)).inline()
+    assert lengths[1] == pytest.approx(lengths[0], rel=0.01)
 
 
 def test_long_names_are_cut():

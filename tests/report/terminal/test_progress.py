@@ -6,11 +6,13 @@ import math
 import pytest
 from rich.console import Console
 
-from idiolect.core.reading import track
+import idiolect
+from idiolect.core.reading import doing, track
 from idiolect.report.loggers import Several
 from idiolect.report.terminal.progress import Live, Plain, reporter
+from idiolect.runs import api, setup
 from idiolect.runs.progress import Meter, Reporter, clock
-from idiolect.runs.round_loop import Progress
+from idiolect.runs.round_loop import Progress, RoundLoop
 
 
 def round_(number, rounds=10, seconds=0.5, score=0.8, loss=0.25, samples=30):
@@ -153,3 +155,30 @@ def test_a_bar_of_reading_goes_when_all_is_read():
         assert (task.completed, task.total) == (3, 10)
         live.reading("reading [a]", 10, 10)
         assert not live.bars.tasks
+
+
+def test_what_goes_on_before_the_first_round_is_said_before_it_begins(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    text, heard = io.StringIO(), []
+    for owner, name, words in (
+        (setup, "load_data", "reading the data"),
+        (api, "resolve", "choosing the engine"),
+        (RoundLoop, "do_round", "first round"),
+    ):
+        original = getattr(owner, name)
+
+        def tell(*arguments, original=original, words=words, **named):
+            heard.append((words, words in text.getvalue()))
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, tell)
+    with Several([Live(Console(file=text, force_terminal=True, width=80))]) as told:
+        idiolect.run("fedavg", "digits", clients=3, rounds=1, model="linear", engine="loop", reporter=told)
+    assert heard == [(words, True) for words in ("reading the data", "choosing the engine", "first round")]
+
+
+def test_what_has_no_known_length_is_left_out_of_plain_lines(screen):
+    console, text = screen
+    with Several([Plain(console)]), doing("reading the data"):
+        pass
+    assert text.getvalue() == ""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...analysis import effective_classes, win_tie_loss
-from ...core.names import picture_text, slug
-from ...core.tables import label
+from ...core.names import picture_text, picture_texts, slug
+from ...core.tables import label, unit
 from ...data import Federation
 from ..scores import paired_scores
 from ..study import Study
@@ -41,6 +41,8 @@ MANY_CLIENTS = 30
 """Of more clients than this, those who gain most and least are shown."""
 FEW_METHODS = 8
 """As many fit as columns into half the usual width."""
+FEW_DOTS = 15
+"""As many clients' dots, over all seeds, are large."""
 WIDE = 15
 """From more clients than this on, the picture of the partition takes the whole width."""
 
@@ -73,10 +75,12 @@ def spread_picture(study: Study) -> Picture:
             scores = study.scale * np.array([score for run in runs for score in run.scores.values()])
             scores = scores[np.isfinite(scores)]
             jitter = 0.3 * (np.arange(len(scores)) * 0.618 % 1 - 0.5)
-            axes.scatter(scores, row + jitter, s=8, color=colour(row), alpha=0.4, linewidths=0)
+            few = len(scores) <= FEW_DOTS
+            size, alpha = (22, 0.8) if few else (8, 0.4)
+            axes.scatter(scores, row + jitter, s=size, color=colour(row), alpha=alpha, linewidths=0)
             if len(scores):
                 _box(axes, scores, row)
-        axes.set_yticks(range(len(study.methods)), [picture_text(method, NAME) for method in study.methods])
+        axes.set_yticks(range(len(study.methods)), picture_texts(study.methods, NAME))
         axes.set_ylim(len(study.methods) - 0.4, -0.6)
         axes.set_xlabel(picture_text(f"test {label(study.metric)} of a client"))
 
@@ -116,7 +120,7 @@ def record_picture(study: Study, reference: str) -> Picture:
                         color=PAPER,
                     )  # fmt: skip
             start = start + shares[:, part]
-        axes.set_yticks(range(len(others)), [picture_text(method, NAME) for method in others])
+        axes.set_yticks(range(len(others)), picture_texts(others, NAME))
         axes.set_ylim(len(others) - 0.5, -0.5)
         axes.set_xlim(0, 100)
         axes.grid(False)
@@ -152,8 +156,7 @@ def gain_picture(study: Study, data: Federation, reference: str) -> Picture | No
             for method in others:
                 _draw_gains(axes, study, method, reference, values)
             axes.set_xlabel(name)
-        unit = " (points)" if study.metric == "accuracy" else ""
-        panels[0].set_ylabel(picture_text(f"{study.metric} minus {reference}'s{unit}", LONGEST))
+        panels[0].set_ylabel(picture_text(f"{study.metric} minus {reference}'s{gain_unit(study)}", LONGEST))
         add_legend(figure, panels[0])
 
     return make_picture(
@@ -175,7 +178,12 @@ def _draw_gains(axes: Axes, study: Study, method: str, reference: str, values: l
     axes.scatter(at, gains, s=9, color=colour(place), alpha=0.45, linewidths=0)
     thirds = [part for part in np.array_split(np.argsort(at, kind="stable"), 3) if len(part)]
     centres, means = ([float(values[part].mean()) for part in thirds] for values in (at, gains))
-    axes.plot(centres, means, **line_style(place, method))
+    axes.plot(centres, means, **line_style(place, study.methods))
+
+
+def gain_unit(study: Study) -> str:
+    """The unit of a difference between scores, in brackets."""
+    return " (points)" if unit(study.metric) else ""
 
 
 def comparable_clients(study: Study) -> list[int]:
@@ -211,7 +219,7 @@ def who_picture(study: Study, data: Federation, clients: list[int]) -> Picture:
         draw_label_shares(left, counts[order], names, study.class_names)
         scaled = study.scale * gains[best_first]
         reach = float(np.nanmax(np.abs(scaled))) or 1.0
-        draw_heatmap(right, scaled, "gain", [""] * len(order), others, -reach, reach, "RdBu")
+        draw_heatmap(right, scaled, f"gain{gain_unit(study)}", [""] * len(order), others, -reach, reach, "RdBu")
         label_columns(right, others, 20)
 
     return make_picture(

@@ -24,7 +24,7 @@ from .picture import (
     make_picture,
     style,
 )
-from .records import Records, draw_band, heatmap_height
+from .records import Records, draw_band, heatmap_height, label_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,7 +60,7 @@ def draw_conflicts(axes: Axes, records: Records, high: float | None = None, has_
     axes.scatter(column + 0.5, row + 0.5, s=26, facecolor="#fefefe", edgecolor="#111112", linewidths=0.8)
     for place in changes(records):
         axes.axvline(place, color="#fefefe", linestyle="--", linewidth=1)
-    axes.set_xlabel("round")
+    label_units(axes)
 
 
 def gains(records: Records) -> list[Picture]:
@@ -76,8 +76,8 @@ def gains(records: Records) -> list[Picture]:
         # Two colour bars alike would be two images with one id in the page.
         draw_heatmap(right, share, "clients that gain (%)", units, records.rounds, 0, 100, "cividis")
         right.set_yticklabels([])
-        for axes in (left, right):
-            axes.set_xlabel("round")
+        label_units(left)
+        right.set_xlabel("round")
 
     def bound(figure: Figure) -> None:
         axes = figure.subplots()

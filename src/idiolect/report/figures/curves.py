@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...analysis import win_tie_loss
-from ...core.names import picture_text
+from ...core.names import picture_text, picture_texts
 from ...core.tables import label
 from ..charts import MANY_DOTS, readable_range, value_axis
 from ..scores import AXES, common_target, mean_curve, paired_scores
@@ -92,7 +92,7 @@ def _curve(axes: Axes, study: Study, method: str, place: int, what: str) -> None
         faint = 0.06 if len(study.methods) > MANY_METHODS else 0.15
         axes.fill_between(at, low, high, color=colour(place), alpha=faint, linewidth=0)
     marker = "o" if len(at) <= MANY_DOTS else ""
-    axes.plot(at, mean, marker=marker, markersize=2.5, **line_style(place, method))
+    axes.plot(at, mean, marker=marker, markersize=2.5, **line_style(place, study.methods))
 
 
 def difference_picture(study: Study) -> Picture:
@@ -113,7 +113,7 @@ def difference_picture(study: Study) -> Picture:
                 axes.plot([scale * versus.low, scale * versus.high], [row, row], color=colour(place))
             axes.plot(gains[row], [row] * len(gains[row]), "|", color=colour(place), markersize=7)
             axes.plot([middle], [row], "o", color=colour(place), markersize=5)
-        axes.set_yticks(range(len(others)), [picture_text(other.method, NAME) for other in others])
+        axes.set_yticks(range(len(others)), picture_texts([other.method for other in others], NAME))
         axes.set_ylim(len(others) - 0.5, -0.5)
         # Neither an outlier nor an interval from two seeds may be all that is seen: they are cut at the edge.
         low, high = readable_range([*gains, [0.0]])

@@ -50,7 +50,7 @@ def split_units(records: Records) -> list[Picture]:
         axes.set_ylabel("units that stay on their side (%)")
         axes.set_ylim(0, 103)
         label_rounds(axes)
-        add_legend(figure, axes)
+        add_legend(figure, axes, "layer")
 
     def course(figure: Figure) -> None:
         axes = figure.subplots()
@@ -59,7 +59,7 @@ def split_units(records: Records) -> list[Picture]:
             draw_band(axes, records.rounds, low, mean, high, place, layer)
         axes.set_ylabel("communality ν")
         label_rounds(axes)
-        add_legend(figure, axes)
+        add_legend(figure, axes, "layer")
 
     text = "Share of a layer's units that are shared, or personal, as they were after the round before."
     pictures = [

@@ -9,7 +9,7 @@ import torch
 from ...analysis import FeatureValues, feature_values
 from ...contract import predicts_its_own_way
 from ...core.errors import ModelError
-from ...core.names import picture_text
+from ...core.names import picture_texts
 from ...runs.result import Result
 from ..study import Study
 from .picture import HEIGHT, WHOLE, WIDTH, Picture, add_legend, colour, legend_height, line_style, make_picture
@@ -46,12 +46,12 @@ def feature_pictures(study: Study) -> list[Picture]:
                 below.plot([at, at], [low, high], color=shade, linewidth=0.8)
                 below.bar(at, third - first, 0.8 * width, first, color=shade, alpha=0.45)
                 below.plot([at - 0.4 * width, at + 0.4 * width], [middle, middle], color=shade, linewidth=1.8)
-            below.plot([], [], **line_style(study.methods.index(method), method))
+            below.plot([], [], **line_style(study.methods.index(method), study.methods))
         above.set_ylabel("active (%)")
         above.set_ylim(0, 100)
         below.set_ylabel("value")
         below.set_ylim(bottom=0)
-        below.set_xticks(range(len(clients)), [picture_text(study.name_client(c), 14) for c in clients])
+        below.set_xticks(range(len(clients)), picture_texts([study.name_client(c) for c in clients], 14))
         add_legend(figure, below)
 
     picture = make_picture(

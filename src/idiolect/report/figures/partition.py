@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...core.errors import InputError
-from ...core.names import picture_text, shorten, visible
+from ...core.names import picture_text, picture_texts, shorten, visible
 from ...data.federation import Federation
 from ...data.naming import list_names
 from .picture import FORMATS, LONGEST, NAME, draw_heatmap, matplotlib_settings, save_figure, turn_image
@@ -119,7 +119,7 @@ def draw_label_shares(axes: Axes, counts: np.ndarray, names: Sequence[str], clas
     """A heat map of the classes that some clients hold, from their counts [clients, classes]; `classes` are their
     names, if they have some."""
     shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
-    columns = [picture_text(name, NAME) for name in classes] or range(counts.shape[1])
+    columns = picture_texts(classes, NAME) or range(counts.shape[1])
     draw_heatmap(axes, 100 * shares, "% of samples", names, columns, 0, 100, "Blues")
     axes.set_xlabel("class")
 
@@ -190,4 +190,4 @@ def _label_clients(axes: Axes, federation: Federation) -> None:
     if len(names) > DISCS:
         axes.set_xticks(range(0, len(names), 1 if len(names) <= DISCS else 10))
     else:
-        axes.set_xticks(range(len(names)), [picture_text(name, NAME) for name in names], rotation=90)
+        axes.set_xticks(range(len(names)), picture_texts(names, NAME), rotation=90)

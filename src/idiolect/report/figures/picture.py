@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.errors import MissingExtraError
-from ...core.names import picture_text, visible
+from ...core.names import picture_text, picture_texts, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -169,10 +169,10 @@ def colour(place: int) -> str:
     return COLOURS[place % len(COLOURS)]
 
 
-def line_style(place: int, method: str) -> dict[str, Any]:
-    """How its line is drawn, solid until the colours are used up, and called in a legend."""
+def line_style(place: int, methods: Sequence[str]) -> dict[str, Any]:
+    """How the line of one of the methods is drawn, solid until the colours are used up, and called in a legend."""
     dashes = DASHES[place // len(COLOURS) % len(DASHES)]
-    return {"linestyle": dashes, "color": colour(place), "label": picture_text(method, LONG)}
+    return {"linestyle": dashes, "color": colour(place), "label": picture_texts(methods, LONG)[place]}
 
 
 def draw_heatmap(
@@ -194,13 +194,14 @@ def draw_heatmap(
     is_light, number = cmap in LIGHT_MAPS, axes.figure.axes.index(axes)
     axes.grid(False)
     axes.invert_yaxis()
-    axes.set_yticks(np.arange(len(rows)) + 0.5, [picture_text(name, NAME) for name in rows])
+    axes.set_yticks(np.arange(len(rows)) + 0.5, picture_texts(rows, NAME))
     every = max(1, -(-len(columns) // 15))
     labelled = range(0, len(columns), every)
     axes.set_xticks([place + 0.5 for place in labelled], [picture_text(str(columns[place])) for place in labelled])
     axes.tick_params(length=0)
     if has_bar:
-        bar = axes.figure.colorbar(mesh, ax=axes, pad=0.02)
+        tall = axes.figure.bbox.height / axes.figure.dpi / HEIGHT  # a bar is as long as its aspect lets it be
+        bar = axes.figure.colorbar(mesh, ax=axes, pad=0.02, aspect=20 * max(1.0, 1.7 * tall))
         bar.set_label(picture_text(label), size=8)
         if is_light:
             turn_image(bar.ax)
@@ -228,10 +229,12 @@ def label_rounds(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def add_legend(figure: Figure, axes: Axes) -> None:
-    """The names below the panels, in as many columns as fit."""
+def add_legend(figure: Figure, axes: Axes, title: str | None = None) -> None:
+    """The names below the panels, in as many columns as fit; a title says what they name."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=legend_columns(labels))
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=legend_columns(labels), title=title, title_fontsize=8
+    )
 
 
 def legend_columns(labels: Sequence[str]) -> int:
@@ -246,10 +249,10 @@ def legend_columns(labels: Sequence[str]) -> int:
 
 def legend_height(methods: Sequence[str]) -> float:
     """The inches that a legend of methods takes."""
-    labels = [picture_text(method, LONG) for method in methods]
+    labels = picture_texts(methods, LONG)
     return 0.17 * -(-len(labels) // legend_columns(labels))
 
 
 def label_columns(axes: Axes, names: Sequence[str], width: int = NAME) -> None:
     """Every column of a heat map with its name, upright."""
-    axes.set_xticks(np.arange(len(names)) + 0.5, [picture_text(name, width) for name in names], rotation=90)
+    axes.set_xticks(np.arange(len(names)) + 0.5, picture_texts(names, width), rotation=90)

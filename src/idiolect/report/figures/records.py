@@ -30,6 +30,8 @@ NAMES = {
     "rate": ("Learning rate of every unit", "multiple of the run's", "Mean over clients."),
     "sent": ("Share of every unit that is sent", "share of coordinates", "Mean over clients."),
     "personal": ("Personal units", "personal", "1 after a round: clients keep their own values of the unit."),
+    "factor_steps": ("Steps of the factor analysis", "steps", ""),
+    "factor_converged": ("Factor analyses that converged", "converged", "1: it did; 0: it was stopped before."),
     "pi": ("Mixture weights", "weight", "Mean over clients."),
 }  # fmt: skip
 """Titles, labels and how to read them, for records that need no panel of their own."""
@@ -104,10 +106,19 @@ def unit_map(records: Records, what: str, title: str, label: str, reading: str) 
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        draw_heatmap(axes, records.by_unit(what), label, units, records.rounds)
-        axes.set_xlabel("round")
+        values = records.by_unit(what)
+        known = np.unique(values[np.isfinite(values)])
+        low, high = sorted((0.0, float(known[0]) or 1.0)) if len(known) == 1 else (None, None)
+        draw_heatmap(axes, values, label, units, records.rounds, low, high)
+        label_units(axes)
 
     return records.picture(what, title, reading, paint, heatmap_height(units))
+
+
+def label_units(axes: Axes) -> None:
+    """What a heat map of units has at its sides."""
+    axes.set_xlabel("round")
+    axes.set_ylabel("unit")
 
 
 def heatmap_height(units: Sequence[str]) -> float:

@@ -104,7 +104,7 @@ def similarity_picture(study: Study, watch: Callable[[str], None] = lambda _: No
             for place, method in enumerate(study.methods):
                 if by_unit := found[models].get(method):
                     values = [by_unit.get(unit, np.nan) for unit in units]
-                    axes.plot(range(len(units)), values, marker="o", markersize=3, **line_style(place, method))
+                    axes.plot(range(len(units)), values, marker="o", markersize=3, **line_style(place, study.methods))
             axes.set_title(title)
             axes.set_xlabel("unit, first to last")
             axes.set_ylim(0, 1.02)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ...comparison.tables import verdict
 from ...core.files import finite_or_null
-from ...core.names import visible
+from ...core.names import shorten, visible
 from ...runs.progress import Reporter, clock
 from ...runs.round_loop import Progress as Round
 
@@ -39,8 +39,8 @@ class Plain(Reporter):
         self.console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
     def reading(self, what: str, done: int, total: int) -> None:
-        """Say at most every few seconds how far it is, and when it is done."""
-        if done == total or time.monotonic() - self.said > SECONDS:
+        """Say at most every few seconds how far it is, and when it is done, where that is known."""
+        if total > 1 and (done == total or time.monotonic() - self.said > SECONDS):
             self.said = time.monotonic()
             self.say(f"{what}: {done:,} of {total:,}")
 
@@ -112,14 +112,16 @@ class Live(Reporter):
         self.bars.stop()
 
     def reading(self, what: str, done: int, total: int) -> None:
-        """Show a bar until all is read."""
+        """Show a bar until all is read; one that moves to and fro where it is not known how far it is."""
         if done == total:
             if what in self.reads:
                 self.bars.remove_task(self.reads.pop(what))
             return
         if what not in self.reads:
-            self.reads[what] = self.bars.add_task(visible(what), total=total, count="", facts="", left=math.nan)
-        self.bars.update(self.reads[what], completed=done, count=f"{done:,}/{total:,}")
+            known, count = (total, f"{done:,}/{total:,}") if total > 1 else (None, "")
+            self.reads[what] = self.bars.add_task(visible(what), total=known, count=count, facts="", left=math.nan)
+        if total > 1:
+            self.bars.update(self.reads[what], completed=done, count=f"{done:,}/{total:,}")
 
     def begin(self, runs: int, rounds: int) -> None:
         """Show a bar for all runs."""
@@ -170,13 +172,14 @@ class Live(Reporter):
 
 
 def shorten_label(label: str, width: int) -> str:
-    """A label that leaves room for the rest of the line; its end, which tells the seed, stays.
+    """A label that leaves room for the rest of the line; the seed at its end, if there is one, stays.
 
-    >>> shorten_label("finetune(fedlag(ditto(lam=0.5))) seed 0", 24)
-    'finetune(fedlag(… seed 0'
+    >>> shorten_label("finetune(fedlag(ditto(lam=0.5))) seed 0", 24), shorten_label("finetune(fedlag(ditto))", 12)
+    ('finetune(fedlag(… seed 0', 'finetune(fe…')
     """
     width = max(width, 12)
-    return label if len(label) <= width else f"{label[: width - 8]}…{label[-7:]}"
+    name, _, seed = label.rpartition(" seed ")
+    return shorten(name, width - len(f" seed {seed}")) + f" seed {seed}" if name else shorten(label, width)
 
 
 class JsonLines(Reporter):

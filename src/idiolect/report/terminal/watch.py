@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ...core.names import visible
+from ...core.names import shorten_apart, visible
 from ...core.tables import Formatter, formatter, label
 from ...runs.progress import clock
 from ..watched import Curve, Watched, find, mean_curve
@@ -105,13 +105,13 @@ class _Comparison:
         names = max(8, min(max(map(len, methods)), options.max_width // 3))
         width = max(8, min(WIDEST, options.max_width) - names - 24)
         table = Table.grid(padding=(0, 1))
-        for name, runs in methods.items():
+        for (name, runs), shown in zip(methods.items(), shorten_apart(list(methods), names), strict=True):
             curve = curves[name]
             newest = show(list(curve.values())[-1]) if curve else "–"
             line = spark(curve, max(run.rounds for run in runs), width, low, high)
             stands = f"{sum(run.done for run in runs)}/{sum(run.rounds for run in runs)}"
             table.add_row(
-                Text(name if len(name) <= names else f"{name[: names - 1]}…"),
+                Text(shown),
                 Text(line, style="green"),
                 Text(newest),
                 Text(stands, "dim"),
