@@ -112,9 +112,9 @@ class Watched(RoundLoop):
         super().__init__(*given, **options)
         self.left_out = Counter[int]()
 
-    def leave_out(self, round, index, wrong):  # type: ignore[no-untyped-def]
-        self.left_out[index] += 1
-        super().leave_out(round, index, wrong)
+    def say_left_out(self, round, refused):  # type: ignore[no-untyped-def]
+        self.left_out.update(refused.keys())
+        super().say_left_out(round, refused)
 
 
 class Kind(NamedTuple):

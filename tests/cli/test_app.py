@@ -93,7 +93,7 @@ BAD = {
     "missing data": (["run", "-d", "mnist"], "$IDIOLECT_DATA/mnist"),
     "open bracket": (["run", "-m", "fedprox(mu=1"], "bracket"),
     "missing file": (["run", "none.yaml"], "there is no configuration file none.yaml"),
-    "method where a file belongs": (["tune", "fedavg"], "--method fedavg"),
+    "method where a file belongs": (["tune", "fedavg"], "--methods fedavg"),
     "unknown method in its place": (["run", "fedvag"], "or fedavg"),
     "method given twice": (["run", "fedavg", "--method", "ditto"], "the method is given twice"),
     "missing initial weights": (["run", "--initial", "none.safetensors"], "none.safetensors"),

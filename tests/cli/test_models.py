@@ -1,6 +1,7 @@
 """`idiolect models`: all networks, or one in detail."""
 
 import json
+import re
 
 from idiolect.models import models
 
@@ -8,7 +9,7 @@ from idiolect.models import models
 def test_models_lists_all_with_their_options(call):
     code, out, _ = call("models")
     assert code == 0
-    listed = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
+    listed = [line.split()[0] for line in out.splitlines() if re.match(r"  \S", line)]
     assert listed == ["file.py:Net", *models]
     assert "(hidden=[200])" in out
 
