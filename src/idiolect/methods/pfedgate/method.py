@@ -52,8 +52,8 @@ class PFedGate(Adaptation):
     prediction depends on the samples it is made with; evaluation takes them 128 at a time, in order. Scales are twice
     their sigmoids (`scale_max`), so that they start at about 1: at 1/2, as in the paper, a layer's steps are a quarter
     of FedAvg's. And the gate learns five times as fast as the model (`gate_rate`), since scores start alike. That is
-    level with FedAvg or above it on dense networks; on small convolutional ones s = 1 was, and s = 0.5 in some. The
-    server sees the model's active coordinates and how many samples a client has; gates stay private.
+    level with FedAvg or above it on dense networks, and on convolutional ones with s = 1; what a smaller s costs there
+    depends on how much of the network its large layers hold. The server sees the model's active coordinates and how many samples a client has; gates stay private.
     Run it: ``idiolect run pfedgate``.
     """
 
