@@ -222,7 +222,9 @@ def _open(card: Mapping[str, Any], values: Mapping[str, Tensor], module: nn.Modu
     layout = None if inputs["layout"] is None else read_layout(inputs["layout"])
     example = make_example(described, layout, DTYPES[inputs["dtype"]], DTYPES[targets["dtype"]])
     loss: str | Loss = targets["loss"] or any_loss
-    task = Task(network, example, loss, {"none": Metric(any_loss, each=True)}, targets["classes"], targets["head"], layout)
+    task = Task(
+        network, example, loss, {"none": Metric(any_loss, each=True)}, targets["classes"], targets["head"], layout
+    )
     task.net.precision = torch.bfloat16 if prediction["bf16"] else None
     ctx = ClientContext(
         method=method,

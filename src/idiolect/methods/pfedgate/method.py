@@ -53,7 +53,8 @@ class PFedGate(Adaptation):
     their sigmoids (`scale_max`), so that they start at about 1: at 1/2, as in the paper, a layer's steps are a quarter
     of FedAvg's. And the gate learns five times as fast as the model (`gate_rate`), since scores start alike. That is
     level with FedAvg or above it on dense networks, and on convolutional ones with s = 1; what a smaller s costs there
-    depends on how much of the network its large layers hold. The server sees the model's active coordinates and how many samples a client has; gates stay private.
+    depends on how much of the network its large layers hold. The server sees the model's active coordinates and how
+    many samples a client has; gates stay private.
     Run it: ``idiolect run pfedgate``.
     """
 
