@@ -2,7 +2,7 @@
 #
 #   make demo PYTHON=python3.12     another interpreter for a new environment
 #   make test ARGS="-k ditto -x"    more arguments for pytest
-#   make test WORKERS=8             more test processes
+#   make test WORKERS=8             more test processes; by default one more than two cores, since some tests wait
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -10,7 +10,7 @@
 
 BIN := .venv/bin
 READY := .venv/.ready
-WORKERS ?= 2
+WORKERS ?= 3
 ARGS ?=
 
 .PHONY: help
@@ -23,7 +23,8 @@ demo: $(READY) ## set up, then run a small comparison of methods
 
 .PHONY: test
 test: lint types ## lint, types and all tests: what CI runs
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} \
+		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: bench
 bench: $(READY) ## all speed benchmarks, as ratios; takes about an hour on two quiet cores

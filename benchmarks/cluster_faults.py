@@ -217,7 +217,37 @@ def version(machines: Machines, place: Path) -> Stop:
     return "ray", before, lambda _: None, machines.restore
 
 
-STOPS = {"gone": gone, "occupied": occupied, "memory": memory, "version": version}
+OTHER_TORCH = """
+import importlib.util, sys
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != "torch.version":
+            return None
+        sys.meta_path.remove(Finder)
+        spec = importlib.util.find_spec(name)
+        usual = spec.loader.exec_module
+        def exec_module(module):
+            usual(module)
+            module.__version__ = "2.0.0"
+        spec.loader.exec_module = exec_module
+        return spec
+sys.meta_path.insert(0, Finder)
+"""
+
+
+def torch(machines: Machines, place: Path) -> Stop:
+    """On the only node, PyTorch says that it is another version."""
+
+    def before() -> None:
+        place.joinpath("sitecustomize.py").write_text(OTHER_TORCH)
+        machines.remove(len(machines.nodes))
+        machines.add(PYTHONPATH=str(place))
+
+    return "ray", before, lambda _: None, machines.restore
+
+
+STOPS = {"gone": gone, "occupied": occupied, "memory": memory, "version": version, "torch": torch}
 
 
 # -- many runs -----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import torch
 
 from idiolect.cli import main
 from idiolect.core.once import forget_said
+from idiolect.testing.disturbances import WorkersHere
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,16 +28,40 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+FIRST = ("test_runtime.py", "test_conformance.py", "test_ray.py")
+"""What takes longest: real servers, which mostly wait for each other, beside what mostly computes, and forks worker
+processes while there is little memory for them to take a copy of."""
+TOGETHER = ("tests/report", "tests/reproductions")
+"""Folders whose files share runs that take long to make."""
+
+
 def pytest_collection_modifyitems(items):
-    """First comes what forks many worker processes, while there is little memory for them to take a copy of; then pages
-    of the documents, of which each is one test, and what is slow, so that the processes of the tests end together."""
+    """First comes what takes longest, so that the processes of the tests end together: those files, then pages of the
+    documents, of which each is one test, what is slow, and folders that stay together."""
 
     def turn(item):
-        if item.path.name == "test_conformance.py":
-            return 0
-        return 1 if item.path.suffix == ".md" or item.get_closest_marker("slow") else 2
+        if item.path.name in FIRST:
+            return FIRST.index(item.path.name)
+        late = not (item.path.suffix == ".md" or item.get_closest_marker("slow") or item.nodeid.startswith(TOGETHER))
+        return len(FIRST) + late
 
     items.sort(key=turn)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `--dist loadfile` one process of several does all tests of a file, or of a folder that stays together, so
+    that what they share is made once."""
+    if config.getoption("dist") != "loadfile":
+        return None
+
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return next((folder for folder in TOGETHER if nodeid.startswith(folder)), super()._split_scope(nodeid))
+
+    return Together(config, log)
 
 
 def pytest_collection_finish():
@@ -78,6 +103,13 @@ def memory():
     yield
     with contextlib.suppress(OSError, AttributeError):  # not every system has glibc
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+@pytest.fixture
+def workers_here(monkeypatch):
+    """The engines `workers` and `vector` do all that their processes do in this one, in turn: for tests of what is
+    computed, since to fork a process that has loaded so much takes longer than a tiny run."""
+    monkeypatch.setattr("idiolect.engines.choice.Workers", WorkersHere)
 
 
 @pytest.fixture

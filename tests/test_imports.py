@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,46 +12,66 @@ import idiolect
 SHOWN = ["flwr", "matplotlib", "numba", "optuna", "PIL", "polars", "rich", "scipy", "sklearn", "typer"]
 """Packages that show, tune, compile or deploy: loaded where they are used."""
 ROOT = Path(idiolect.__file__).parent
-HELP = "from idiolect.cli import main; main([*{arguments!r}, '--help'])"
+FORKS = """import os, sys
+{first}
+for code in sys.argv[1:]:
+    if os.fork() == 0:
+        try:
+            exec(code)
+        except SystemExit:
+            pass
+        print(*sys.modules, file=sys.stderr, flush=True)
+        os._exit(0)
+    os.wait()"""
+COMMANDS = [(), ("run",), ("compare",), ("advise",), ("export",), ("deploy",), ("methods",)]
+LISTS = [("methods",), ("methods", "--json"), ("--version",)]
 
 
-def loaded(code: str) -> set[str]:
-    """The top-level modules that a new process has loaded after running some code."""
-    report = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{report}\n{code}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return {name.partition(".")[0] for name in done.stderr.split()} | set(done.stderr.split())
+@cache
+def loaded(*codes: str, first: str = "") -> list[set[str]]:
+    """The modules that a new process has loaded after each of some codes, and their packages; what all of them do
+    `first` is done once, and each has a process of its own from there on."""
+    command = [sys.executable, "-c", FORKS.format(first=first), *codes]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    listed = [line.split() for line in done.stderr.splitlines()]
+    assert len(listed) == len(codes), done.stderr
+    return [{part for name in names for part in (name, name.partition(".")[0])} for names in listed]
+
+
+def loaded_by_command(*arguments: str) -> set[str]:
+    """The modules that a new process has loaded after a command."""
+    calls = [*LISTS, *((*command, "--help") for command in COMMANDS)]
+    modules = loaded(*(f"main({list(call)})" for call in calls), first="from idiolect.cli import main")
+    return modules[calls.index(arguments)]
 
 
 def test_importing_the_package_loads_nothing():
-    modules = loaded("import idiolect")
+    modules = loaded("import idiolect")[0]
     assert "idiolect" in modules
     assert modules.isdisjoint([*SHOWN, "torch", "numpy", "yaml"])
 
 
-@pytest.mark.parametrize("code", ["import idiolect.runs.api", "import idiolect; idiolect.run"])
-def test_a_run_can_be_imported_without_what_shows_it(code):
-    modules = loaded(code)
-    assert {"torch", "idiolect.runs.api"} <= modules
-    assert modules.isdisjoint(SHOWN)
+def test_a_run_can_be_imported_without_what_shows_it():
+    for modules in loaded("import idiolect.runs.api", "import idiolect; idiolect.run", first="import torch"):
+        assert {"torch", "idiolect.runs.api"} <= modules
+        assert modules.isdisjoint(SHOWN)
 
 
 def test_the_settings_of_a_run_can_be_imported_without_pytorch():
-    assert "torch" not in loaded("import idiolect; idiolect.Config(rounds=3)")
+    modules = loaded("import idiolect; idiolect.Config(rounds=3)")[0]
+    assert "idiolect" in modules
+    assert "torch" not in modules
 
 
-@pytest.mark.parametrize("arguments", [["methods"], ["methods", "--json"], ["--version"]])
+@pytest.mark.parametrize("arguments", LISTS)
 def test_methods_are_listed_without_pytorch(arguments):
-    modules = loaded(f"from idiolect.cli import main; main({arguments!r})")
+    modules = loaded_by_command(*arguments)
+    assert "idiolect.cli" in modules
     assert modules.isdisjoint({*SHOWN, "torch"} - {"typer", "rich"})
 
 
-@pytest.mark.parametrize("arguments", [[], ["run"], ["compare"], ["advise"], ["export"], ["deploy"], ["methods"]])
+@pytest.mark.parametrize("arguments", COMMANDS)
 def test_help_is_shown_without_pytorch(arguments):
-    modules = loaded(HELP.format(arguments=arguments))
+    modules = loaded_by_command(*arguments, "--help")
     assert "typer" in modules
     assert modules.isdisjoint({*SHOWN, "torch"} - {"typer", "rich"})

@@ -1,6 +1,6 @@
 """The command line of the comparison with PFLlib, which is not here: what it refuses, and what it reads."""
 
-import subprocess
+import importlib
 import sys
 from pathlib import Path
 
@@ -23,30 +23,39 @@ def pfllib(tmp_path):
     return tmp_path
 
 
-def call(*options):
-    done = subprocess.run([sys.executable, SCRIPT, *options], capture_output=True, text=True, check=False)
-    return done.returncode, done.stderr
+@pytest.fixture
+def script(monkeypatch):
+    """The script, as a module."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    return importlib.import_module(SCRIPT.stem)
 
 
-def test_a_folder_that_is_not_pfllibs_is_refused(tmp_path):
-    code, said = call("--pfllib", tmp_path)
-    assert code == 1
-    assert said == (
-        f"{tmp_path} is no checkout of PFLlib: there is no system/main.py in it; give --pfllib its folder\n"
-    )
+@pytest.fixture
+def call(script, monkeypatch, capsys):
+    """Run the script: the code or the sentence that it exits with, and what it writes as an error."""
+
+    def run(*options):
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, options)])
+        with pytest.raises(SystemExit) as left:
+            script.main()
+        return left.value.code, capsys.readouterr().err
+
+    return run
 
 
-def test_unknown_methods_are_refused_with_those_that_there_are(pfllib):
+def test_a_folder_that_is_not_pfllibs_is_refused(call, tmp_path):
+    sentence = f"{tmp_path} is no checkout of PFLlib: there is no system/main.py in it; give --pfllib its folder"
+    assert call("--pfllib", tmp_path) == (sentence, "")
+
+
+def test_unknown_methods_are_refused_with_those_that_there_are(call, pfllib):
     code, said = call("--pfllib", pfllib, "--methods", "FedAvg, FedMAD")
     assert code == 2
     assert "there is no method 'FedMAD' to compare; there are FedAvg, Ditto, FedPer" in said
 
 
-def test_the_options_of_its_command_line_are_read_and_not_executed(pfllib, monkeypatch):
-    monkeypatch.syspath_prepend(SCRIPT.parent)
-    from pfllib import read_defaults
-
-    assert read_defaults(pfllib / "system" / "main.py") == {
+def test_the_options_of_its_command_line_are_read_and_not_executed(script, pfllib):
+    assert script.read_defaults(pfllib / "system" / "main.py") == {
         "join_ratio": 1.0,
         "batch_num_per_client": 2,
         "other": None,

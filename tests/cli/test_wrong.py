@@ -27,7 +27,17 @@ def flat(outputs, y): return torch.zeros(len(y))
 def one_client(samples, clients, rng): return [[0, 1, 2]]
 def words(samples, clients, rng): return [["a"], ["b"]]
 def two(): return {"a": ({"x": torch.randn(9, 3), "z": torch.randn(9, 2)}, [0, 1, 0] * 3)}
+def letters(): return {"a": (["x", "y"] * 4, [0, 1] * 4)}
+def complex_numbers(): return {"a": (torch.zeros(8, 2, dtype=torch.complex64), [0, 1] * 4)}
+def below(): return {"a": (torch.zeros(8, 2), torch.arange(8) % 2 - 1)}
+def memory(): raise MemoryError("too much")
+def told(outputs, y): return "good"
+def several(outputs, y): return (outputs.argmax(1) == y).float()
+def gone(*samples): pass
 class Empty(torch.nn.Module): pass
+class Two(torch.nn.Module):
+    def __init__(self): super().__init__(); self.a = torch.nn.Linear(3, 2)
+    def forward(self, x): return self.a(x), x
 class One(torch.nn.Module):
     def __init__(self): super().__init__(); self.a = torch.nn.Linear(3, 2)
     def forward(self, wrong, names): return self.a(wrong)
@@ -77,6 +87,9 @@ def files(tmp_path_factory):
     np.savez(folder / "half.npz", x=np.zeros((4, 2)), y=np.zeros(4, int), time=np.arange(3))
     (folder / "twice.yaml").write_text("rounds: 1\nrounds: 2\n")
     (folder / "list.yaml").write_text("- rounds\n")
+    (folder / "tab.yaml").write_text("method: fedavg\n\trounds: 1\n")
+    (folder / "object.yaml").write_text("method: !!python/object/apply:os.system ['touch it']\n")
+    (folder / "half.py").write_text("import torch\ndef right(:\n")
     (folder / "bad.safetensors").write_text("no weights")
     return folder
 
@@ -147,6 +160,19 @@ COMMANDS = {
     "--data csv:right.csv --split 0.5,0.5,0.5": "sum to 1",
     "--data csv:right.csv --initial bad.safetensors": "cannot be read as safetensors",
     "--data csv:right.csv --metrics nosuch": "nosuch",
+    "--data code.py:letters": "the inputs are of type <U1, not numbers",
+    "--data code.py:complex_numbers": "or complex; give one row of real numbers per sample",
+    "--data code.py:below": "has the label -1; number the classes from 0 on",
+    "--data code.py:memory": "MemoryError: too much",
+    "--data code.py:torch": "it is a module, but must be a class derived from Source or a function",
+    "--data half.py:right": "line 2: SyntaxError",
+    "--data code.py:right --model code.py:Two": "must return one tensor, not tuple",
+    "--data code.py:right --loss code.py:gone": "the loss must give a tensor, not a NoneType",
+    "--data code.py:right --transform code.py:gone": "gives a NoneType; it gets one sample as a tensor",
+    "--data code.py:right --metrics code.py:told": "the metric 'told' must give one number, but gives str",
+    "--data code.py:right --metrics code.py:several": "must give one number, but gives shape (2,)",
+    "tab.yaml": "is not YAML: line 2",
+    "object.yaml": "could not determine a constructor for the tag",
     "twice.yaml": "'rounds' is given twice",
     "list.yaml": "must be a list of 'name: value' lines",
 }

@@ -66,7 +66,7 @@ def test_a_wrapper_passes_every_function_on_but_step():
 
 def test_a_wrapper_passes_every_property_and_fact_on_but_those_about_itself():
     functions = {name for name in public(Method) if inspect.isfunction(vars(Method)[name])}
-    assert public(Method) - functions - public(Wrapper) == FACTS
+    assert public(Method) - functions - (public(Wrapper) - {"name"}) == FACTS  # every class has a name of its own
     for name in public(Method) - functions - FACTS:
         assert isinstance(vars(Wrapper)[name], property), name
 
@@ -86,7 +86,7 @@ def test_what_a_wrapper_answers_is_the_inner_methods_answer():
     for name in public(Method) & public(Wrapper):
         if not inspect.isfunction(vars(Method)[name]) or name == "download":
             continue
-        own = type("Own", (Told,), {name: lambda self, *args: (self.name, *args)})()
+        own = type("Own", (Told,), {"name": "told", name: lambda self, *args: (self.name, *args)})()
         count = len(inspect.signature(vars(Method)[name]).parameters) - 1
         answer = getattr(Wrapper(own), name)(*range(count))
         assert answer in (("told", *range(count)), None), name

@@ -38,6 +38,7 @@ def test_a_step_counts_every_gradient_and_every_pass_beside_them(method):
             assert effort.passes == passes * base.gradients
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "fedem", "lgmix", "fedpac", "fedhkd", "fedlag(ditto)"])
 def test_engines_count_alike(method):
     generator = torch.Generator().manual_seed(0)

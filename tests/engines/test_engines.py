@@ -1,11 +1,12 @@
 """All engines agree with the loop; on one engine, workers, chunks of hand-out and client order change not a bit."""
 
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from idiolect.task.metrics import Metric
 from idiolect.task.optimizers import SGD, Adam
 from idiolect.task.task import Task
 from idiolect.testing import play, require_equal, tiny_plan
+from idiolect.testing.disturbances import WorkersHere
 
 
 def images(count: int = 3) -> Federation:
@@ -68,7 +70,7 @@ def test_convolutions_agree_with_the_loop(chunk):
 @pytest.mark.parametrize("method", ["perfedavg", "pfedgate(split=structured)", "lgmix", "fedrep"])
 def test_convolutions_of_many_methods_agree_with_the_loop(method):
     chosen = methods.build(method)
-    require_equal(play(conv_plan(method=chosen)), play(conv_plan(method=chosen), Workers), "workers", 1e-4)
+    require_equal(play(conv_plan(method=chosen)), play(conv_plan(method=chosen), WorkersHere), "workers", 1e-4)
 
 
 def test_several_rounds_through_shared_memory_agree():
@@ -90,9 +92,9 @@ def test_the_memory_of_workers_is_used_again_in_every_round():
 def test_gradients_of_dense_networks_written_out_equal_the_traced_ones(method, optimizer, monkeypatch):
     plan = tiny_plan(method, rounds=1, optimizer=optimizer)
     assert find_dense(plan.tasks[0]) is not None
-    written = play(plan, lambda plan: Workers(plan, 1, chunk=5))
+    written = play(plan, lambda plan: WorkersHere(plan, 1, chunk=5))
     monkeypatch.setattr("idiolect.engines.stacking.find_dense", lambda task: None)
-    traced = play(tiny_plan(method, rounds=1, optimizer=optimizer), lambda plan: Workers(plan, 1, chunk=5))
+    traced = play(tiny_plan(method, rounds=1, optimizer=optimizer), lambda plan: WorkersHere(plan, 1, chunk=5))
     require_equal(written, traced, "written out", 1e-4)
 
 
@@ -261,15 +263,13 @@ def test_stacks_give_one_outcome_per_client():
 
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path):
-    script = (
-        "import idiolect, sys\n"
-        "idiolect.run('fedavg', 'digits', clients=4, rounds=100000, engine='workers(count=2)', out=sys.argv[1])\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "r")])
-    while not (children := children_of(parent.pid)):
+    work = partial(run, "fedavg", "digits", clients=4, rounds=100000, engine="workers(count=2)", out=tmp_path / "r")
+    parent = multiprocessing.get_context("forkserver").Process(target=work)
+    parent.start()
+    while len(children := children_of(parent.pid)) < 2:
         time.sleep(0.1)
     parent.kill()
-    parent.wait()
+    parent.join()
     deadline = time.time() + 30
     while any(alive(pid) for pid in children) and time.time() < deadline:
         time.sleep(0.1)

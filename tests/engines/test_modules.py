@@ -316,6 +316,7 @@ def make_plan(kind, method="fedavg"):
     return Plan(methods.build(method), (task,), data, 1, training)
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize("kind", [*STACKED, *REASONS], ids=lambda kind: kind.__name__)
 def test_every_engine_trains_what_the_loop_trains(kind, caplog):
     """Stacked, or one by one with a reason in the log."""
@@ -335,6 +336,7 @@ OTHER_METHODS = [
 first with all whose statistics or parameters are not each their own."""
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize(
     ("kind", "method"), dict.fromkeys(OTHER_METHODS), ids=lambda each: getattr(each, "__name__", each)
 )

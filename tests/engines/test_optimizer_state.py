@@ -60,6 +60,7 @@ def test_an_absent_client_keeps_what_it_had():
         assert steps == took_part.count(i) * per_round
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize("method", ["fedavg", "fedrep(head_epochs=1)", "lgfedavg(layers=1, pretrain=1)", "pfedgate"])
 @pytest.mark.parametrize("optimizer", [SGD(momentum=0.9), Adam()], ids=["momentum", "adam"])
 def test_engines_agree_when_some_clients_were_absent(method, optimizer):

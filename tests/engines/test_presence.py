@@ -49,6 +49,7 @@ def test_a_resume_changes_nothing(method):
     assert whole.cost == resumed.cost
 
 
+@pytest.mark.usefixtures("workers_here")
 def test_engines_agree():
     plan = failing_plan("ditto")
     whole = play(plan)

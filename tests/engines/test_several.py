@@ -57,6 +57,7 @@ def test_two_inputs_give_the_bits_of_one(method):
     assert scores(two).equals(scores(one))
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize("method", METHODS)
 def test_engines_agree_on_two_inputs(method):
     data = [((image, table), y) for image, table, y in clients()]
@@ -151,6 +152,7 @@ def test_inputs_that_a_network_does_not_take_are_refused_by_name():
         idiolect.run("fedavg", data, rounds=1)
 
 
+@pytest.mark.usefixtures("workers_here")
 def test_clients_with_classes_of_their_own_share_a_body():
     def net(classes):
         torch.manual_seed(classes)

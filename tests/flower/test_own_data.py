@@ -144,6 +144,7 @@ CASES = {
     "plain": {"data": "plain", "method": "fedavg"},
     "words and lists": {"data": "visits", "model": "Visit", "method": "ditto"},
     "own labels": {"data": "kinds", "method": "fedper", "unseen": 0.3},
+    "own labels, known by name": {"data": "kinds", "method": "gpfl"},
     "own labels of tables": {"data": "kinds_of_table", "method": "local"},
     "several targets": {"data": "sizes", "method": "fedavg"},
 }
@@ -154,7 +155,7 @@ def test_clients_that_read_their_own_data_equal_the_simulation(case, site, tmp_p
     caplog.set_level(logging.WARNING)
     settings = CASES[case] | {name: f"{site}:{CASES[case][name]}" for name in ("data", "model") if name in CASES[case]}
     said = (
-        {"classes": 9} if case in ("several", "table", "own labels") else {}
+        {"classes": 9} if case in ("several", "table", "own labels", "own labels, known by name") else {}
     )  # which counts for labels without names alone
     there = deploy(settings | said, tmp_path)
     assert not [each for each in caplog.messages if "refused" in each or "admitted" in each]

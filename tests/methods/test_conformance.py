@@ -48,6 +48,7 @@ EXTRA = [
     "fedmd(samples=7, digest_epochs=2, digest_batch=3, loss=mse)",
     "fedpac(collaborate=false)",
     "fedpac(head_epochs=2, head_lr=0.2)",
+    "fedpac(private_head=true)",
     "fedper(layers=2)",
     "fedrod(hyper=true)",
     "fedsim(units=[0])",

@@ -229,6 +229,7 @@ def test_the_mean_is_plain_whatever_the_clients_samples():
 # -- several networks, unseen clients --------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("workers_here")
 def test_clients_may_have_networks_of_their_own():
     base = tiny_plan("fedmd")
     x, y = base.data.clients[0].split("train")

@@ -103,6 +103,17 @@ def test_without_collaboration_heads_stay_with_their_clients():
         assert all(torch.equal(leaf, sent[n]) for n, leaf in played.server[f"fedpac.head@{i}"].items())
 
 
+def test_private_heads_are_not_sent_and_nothing_is_measured_to_combine_them():
+    plan = tiny_plan("fedpac(private_head=true)", rounds=1)
+    outcome = train_client(plan, 0)
+    assert not HEAD & outcome.upload.slots["params"].keys()
+    assert set(outcome.state["private"]) == HEAD
+    assert STATISTICS not in outcome.upload.slots
+    assert not any(name.startswith("fedpac.head") for name in play(plan).server)
+    assert methods.build("fedpac").needs.server_models
+    assert not plan.method.needs.server_models
+
+
 # -- statistics ----------------------------------------------------------------------------------------
 
 

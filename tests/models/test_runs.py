@@ -1,5 +1,5 @@
-"""Every network trains in a run, by a method that averages its body and keeps its head; the small ones in worker
-processes, too."""
+"""Every network trains in a run, by a method that averages its body and keeps its head; the small ones as
+workers do, too."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def train(name: str, engine: str) -> tuple[dict[str, torch.Tensor], dict[str, to
     return result.plan.tasks[0].net.params, result.personal_slots("north")["params"]
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize("name", [name for name in models if name not in LARGE])
 def test_every_network_trains_in_workers_as_in_the_loop(name):
     (_, plain), (_, other) = train(name, "loop"), train(name, "workers")

@@ -46,6 +46,7 @@ def run(module: nn.Module, method: str = "fedavg", engine: str = "loop", **setti
     )
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("build", [backbone, head, Tied])
@@ -83,6 +84,7 @@ def test_tied_weights_are_tied_in_personal_models(method):
     assert "decode.weight" not in result.store.server()["params"]
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("build", [backbone, head, Tied])
 def test_engines_agree(build, method):

@@ -1,10 +1,13 @@
 """Kill a run at any moment: nothing but the round in progress is lost, and the resumed run is the same to the bit."""
 
+import multiprocessing
 import random
+import resource
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -31,18 +34,19 @@ def same(a, b) -> bool:
 def test_killed_at_three_random_moments(tmp_path):
     whole = idiolect.run("ditto", "digits", clients=6, rounds=40, participation=0.5, out=tmp_path / "whole")
     assert whole.complete
-    folder, draw = tmp_path / "killed", random.Random(0)
-    child = subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)])
+    folder, draw, killed = tmp_path / "killed", random.Random(0), 0
+    work = partial(idiolect.run, "ditto", "digits", clients=6, rounds=40, participation=0.5, out=folder)
     for _ in range(3):
+        child = multiprocessing.get_context("forkserver").Process(target=work)
+        child.start()
         while not (folder / "state.sqlite").exists():
-            time.sleep(0.02)
-        time.sleep(draw.uniform(0.05, 0.5))
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child = subprocess.Popen([sys.executable, "-c", f"import idiolect; idiolect.resume({str(folder)!r})"])
-        time.sleep(draw.uniform(1.0, 3.0))
-    child.kill()
-    child.wait()
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0.05, 0.4))
+        child.kill()
+        child.join()
+        killed += child.exitcode == -signal.SIGKILL
+        work = partial(idiolect.resume, folder)
+    assert killed > 0
     assert idiolect.resume(folder).complete
     ours, theirs = state(folder), state(tmp_path / "whole")
     assert same(ours[0], theirs[0])
@@ -63,24 +67,25 @@ def test_the_first_interrupt_saves_and_stops(tmp_path):
     assert (folder / "metrics.parquet").exists()
 
 
-LIMITED = (
-    "import resource, sys, idiolect; from idiolect.cli import main;"
-    "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY)); main(sys.argv[2:])"
-)
-
-
-def test_a_full_disk_is_an_explained_error_and_the_rounds_before_are_safe(tmp_path):
+@pytest.fixture
+def full_disk():
     """A limit on the size of files stands in for a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_600_000, before[1]))
+    yield partial(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_an_explained_error_and_the_rounds_before_are_safe(full_disk, call, tmp_path):
     folder = tmp_path / "r"
     settings = ["--method", "ditto", "--clients", "6", "--rounds", "8", "--engine", "loop", "--quiet"]
     arguments = ["run", *settings, "--out", str(folder)]
-    limited = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(1_600_000), *arguments], capture_output=True, text=True, check=False
-    )
-    assert limited.returncode == 2
-    assert "could not be saved" in limited.stderr
-    assert "free some space" in limited.stderr
-    assert "Traceback" not in limited.stderr
+    code, _, err = call(*arguments)
+    full_disk()  # no more
+    assert code == 2
+    assert "could not be saved" in err
+    assert "free some space" in err
+    assert "Traceback" not in err
     before = Store(folder / "state.sqlite").fact("next_round", 0)
     assert before < 8
     assert idiolect.resume(folder).complete

@@ -1,5 +1,6 @@
 """Own data, networks, losses, metrics and partitions: as objects in Python, and by name in a file."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 import idiolect
 from idiolect.core.errors import DataError, InputError, ModelError, RunFolderError
 from idiolect.data import load
+from idiolect.methods.ditto import Ditto
 from idiolect.models import build
 
 CODE = """
@@ -224,3 +226,25 @@ def test_a_run_with_own_objects_is_read_without_them(tmp_path):
         idiolect.resume(tmp_path / "a")
     with pytest.raises(RunFolderError, match="holds no run"):
         idiolect.read(tmp_path)
+
+
+@dataclass(frozen=True)
+class Still(Ditto):
+    """A method that derives from another one, and is not registered."""
+
+    def pull(self, ctx, work, batch):
+        return work
+
+
+def test_a_method_of_ones_own_given_in_python_goes_by_its_own_name_and_not_by_its_parents(tmp_path):
+    data = [(torch.randn(12, 2), torch.arange(12) % 2)] * 2
+    common = {"model": nn.Linear(2, 2), "rounds": 1, "engine": "loop"}
+    board = idiolect.compare([Still(), "ditto", "finetune(ditto)"], data, seeds=1, out=tmp_path / "c", **common)
+    assert {run["method"] for run in board.runs} == {"Still", "ditto", "finetune(ditto)"}
+    idiolect.run(Still(lam=0.5), data, out=tmp_path / "run", **common)
+    with pytest.raises(
+        RunFolderError, match=r"holds a run of Still\(lam=0.5\), which .* idiolect.load\(.*method=...\)"
+    ):
+        idiolect.load(tmp_path / "run")
+    assert idiolect.load(tmp_path / "run", method=Still(lam=0.5)).summary["method"] == "Still(lam=0.5)"
+    assert idiolect.resume(tmp_path / "run", method=Still(lam=0.5), data=data, model=common["model"]).complete

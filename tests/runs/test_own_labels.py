@@ -1,6 +1,8 @@
 """Clients whose labels are their own: named per client, with heads of different size that stay where they are."""
 
 import json
+import re
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -8,10 +10,15 @@ import torch
 from torch import nn
 
 import idiolect
+from idiolect.contract import methods
+from idiolect.contract.parts.class_statistics import class_shares
 from idiolect.core.errors import InputError
 from idiolect.data import load
 from idiolect.report import partition_text
 from idiolect.runs.export import export, personal_of
+from idiolect.runs.settings import configure
+from idiolect.runs.setup import check_needs, make_plan
+from idiolect.testing import play
 
 NAMES = {"north": ["cat", "dog"], "south 10": ["oak", "ash", "elm"], "south 9": ["dog", "owl"]}
 
@@ -54,6 +61,7 @@ def test_numbers_are_labels_as_they_come():
     assert own.own_labels == {"client-0": ["1", "6", "11"], "client-1": ["7", "8"]}
 
 
+@pytest.mark.usefixtures("workers_here")
 @pytest.mark.parametrize(
     ("method", "engine"), [("fedper", "loop"), ("fedper", "vector"), ("local", "vector"), ("finetune(fedrep)", "loop")]
 )
@@ -75,17 +83,75 @@ def test_the_body_is_shared_by_clients_of_all_label_sets(own):
     assert torch.equal(bodies[0], bodies[2])
 
 
-@pytest.mark.parametrize("method", ["fedavg", "ditto", "fedprox", "lgfedavg", "pfedme"])
-def test_methods_that_average_heads_are_refused_with_a_reason(method, own):
-    with pytest.raises(InputError, match=r"averages the output layer .* each client has its own labels"):
+ABLE = ["fedalt", "fedas", "fedbabu", "fedper", "fedrep", "fedsim", "gpfl", "local"]
+WITH_OPTIONS = ["fedpac(private_head=true)", "pfedhn(layers=1)", "fedlag(fedper, k=1, warmup=0)", "flayer(fedper)"]
+
+
+@pytest.mark.parametrize("method", [*ABLE, *WITH_OPTIONS])
+def test_methods_with_private_heads_work_where_label_sets_differ_in_size(method, own):
+    result = idiolect.run(method, own, model="mlp(hidden=[3])", rounds=2, lr=0.1)
+    assert [result.model(name)(torch.zeros(1, 4)).shape[1] for name in NAMES] == [2, 3, 2]
+
+
+@pytest.mark.parametrize("same_size", [False, True])
+def test_all_others_are_refused_by_a_sentence_that_names_those_that_work(own, same_size):
+    data = load({n: xy for n, xy in sites().items() if n != "south 10"}, labels="own") if same_size else own
+    for method in methods:
+        if method not in ABLE:
+            with pytest.raises(InputError, match=r"each client has its own labels; use .* heads stay") as error:
+                check_needs(make_plan(configure({"method": method, "model": "mlp(hidden=[3])"}), {"data": data}))
+            assert f"({', '.join(ABLE)})" in str(error.value)
+
+
+def test_the_documents_say_which_methods_work_and_which_do_not():
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    table = page[page.index("| own label sets | methods |") :].partition("\n\n")[0]
+    rows = [re.findall(r"`([^`]+)`", line) for line in table.splitlines()[2:]]
+    assert rows[0] == ABLE
+    assert sorted(name for row in rows[3:] for name in row) == sorted(
+        set(methods) - set(ABLE) - {"fedlag", "finetune", "flayer"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        ("fedavg", "fedavg averages the output layer"),
+        ("finetune(ditto)", "finetune averages the output layer"),
+        ("fedpac", "private_head=true leaves them"),
+        ("fedhkd", "it averages whole models, and soft predictions among the same classes"),
+        ("fedmd", "fedmd compares what all clients predict for public samples"),
+        ("fedcp", "it works with the features of one network"),
+        ("fedlag(fedhkd)", "it averages whole models"),
+    ],
+)
+def test_the_reason_is_that_of_the_method(method, reason, own):
+    with pytest.raises(InputError, match=reason):
         idiolect.run(method, own, model=Net, rounds=1)
 
 
-@pytest.mark.parametrize("method", ["fedhkd", "fedpac", "gpfl", "fedcp", "fedmd"])
-def test_methods_that_share_something_of_each_class_are_refused_even_where_all_have_as_many(method):
-    two = load({name: (x, y) for name, (x, y) in sites().items() if name != "south 10"}, labels="own")
-    with pytest.raises(InputError, match=r"labels|public"):
-        idiolect.run(method, two, model=Net, rounds=1)
+def test_what_is_known_of_a_class_is_shared_by_its_name(own):
+    """`dog` is class 1 of north and class 0 of south 9: the server knows one `dog`, of the training samples of both."""
+    plan = make_plan(configure({"method": "fedpac(private_head=true)", "model": "mlp(hidden=[3])"}), {"data": own})
+    count = play(plan).server["fedpac.prototypes"]["count"]
+    assert plan.context(0, 0).class_numbers.tolist() == [1, 2, 0]  # filled up to as many as the largest has
+    of_names = [own.named_labels(client, client.train).bincount(minlength=6) for client in own.clients]
+    assert count.tolist() == torch.stack(of_names).sum(0).tolist()
+    assert class_shares(plan.context(2, 0))[2] == of_names[2][2] / of_names[2].sum()
+
+
+@pytest.mark.parametrize("method", ["fedpac(private_head=true)", "gpfl"])
+def test_the_same_labels_called_each_clients_own_give_the_same_bits(method):
+    x, y = torch.randn(40, 4, generator=torch.Generator().manual_seed(3)), ["cat", "dog"] * 20
+    clients = {name: (x[at], [y[i] for i in at]) for name, at in {"a": range(24), "b": range(12, 40)}.items()}
+    odd = {**clients, "c": (x[:12], ["cat"] * 12)}
+    models = [
+        idiolect.run(method, load(data, labels=labels, unseen=unseen), model="mlp(hidden=[3])", rounds=2, lr=0.1)
+        for data, labels, unseen in ((clients, "shared", 0.0), (odd, "own", ["c"]))
+    ]
+    for name in clients:
+        first, second = (result.model(name).state_dict() for result in models)
+        assert all(torch.equal(leaf, second[key]) for key, leaf in first.items())
 
 
 def test_advice_knows_that_the_clients_classes_differ(own):

@@ -1,6 +1,6 @@
 """The conformance suite finds methods that break the contract: each of these breaks one rule."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import pytest
@@ -130,6 +130,45 @@ class Growing(Personal):
         return {**work, OWN: {**work["params"], "extra": ctx.samples}, buffers_of(OWN): work["buffers"]}
 
 
+class Drawing(Method):
+    """What it starts from is drawn anew in every run."""
+
+    def prepare(self, ctx, work):
+        return {**work, "params": tree.scale(work["params"], float(torch.rand(())))}
+
+
+class Remembering(Method):
+    """A client starts from something else where the client that came before it has a higher number."""
+
+    before: ClassVar = [0]
+
+    def prepare(self, ctx, work):
+        start = tree.scale(work["params"], 0.5) if self.before[0] > ctx.index > 0 else work["params"]
+        self.before[0] = ctx.index
+        return {**work, "params": start}
+
+
+class Borrowing(Method):
+    """It trains on what is held out."""
+
+    def phases(self, ctx):
+        return [replace(phase, data="val") for phase in super().phases(ctx)]
+
+
+class Marking(Method):
+    """What it sends to clients has a mark that no bytes have."""
+
+    def download(self, ctx, server, ids):
+        message = super().download(ctx, server, ids)
+        for leaf in message.of(0)["params"].values():
+            leaf.marked = True
+        return message
+
+    def prepare(self, ctx, work):
+        marked = all(hasattr(leaf, "marked") for leaf in work["params"].values())
+        return {**work, "params": tree.scale(work["params"], 1.0 if marked else 0.5)}
+
+
 class Peeking(Method):
     """It looks at values, from the second round on."""
 
@@ -203,6 +242,10 @@ class Filling(Personal):
         (Wrapped(), "acts", "it does what ditto does"),
         (Untrained(), "acts", "its phases change no slot that is kept or sent"),
         (Elsewhere(), "acts", "its phases change no slot that is kept or sent"),
+        (Drawing(), "repeatable", "two runs of one plan: "),
+        (Remembering(), "client_order", "clients in reverse order: "),
+        (Marking(), "through_bytes", "through bytes: "),
+        (Borrowing(), "no_test_data", "other validation and test labels: "),
         (InPlace(), "pure", "step changed its working slots in phase train"),
         (Peeking(), "stacking", "cannot be stacked, but refuses.stacking does not say so: it looks at the values"),
         (Lambda(), "pure", "is a step a lambda"),
@@ -211,6 +254,11 @@ class Filling(Personal):
 def test_a_broken_rule_is_named(method, check, words):
     with pytest.raises(ConformanceError, match=f"fails the check '{check}': .*{words}"):
         check_method(method, [check])
+
+
+def test_what_spoils_one_check_of_a_second_run_leaves_the_others_as_they_are():
+    """All of them look at one run in which everything is disturbed, and each at one of its own where that differs."""
+    check_method(Marking(), ["repeatable", "client_order", "no_test_data"])
 
 
 def test_clients_that_never_trained_are_evaluated_with_slots_of_their_own():

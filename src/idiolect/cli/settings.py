@@ -150,7 +150,9 @@ def read_settings(path: Path) -> dict[str, Any]:
     from ..contract import methods
 
     if not path.exists():
-        hint = f"; to choose the method, write: --method {path}" if str(path).partition("(")[0] in methods else ""
+        options = {name for param in click.get_current_context().command.params for name in param.opts}
+        option = "--method" if "--method" in options else "--methods"
+        hint = f"; to choose the method, write: {option} {path}" if str(path).partition("(")[0] in methods else ""
         raise InputError(f"there is no configuration file {path}{hint}")
     values = read_config(path)
     if objects := [name for name, value in values.items() if value == OWN]:

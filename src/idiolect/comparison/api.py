@@ -210,7 +210,7 @@ def carry_out_all(
     reporter.begin(len(specs), sum(spec.config.rounds - max(0, begun[spec.label]) for spec in specs))
     if place is not None and specs:
         waiting = [Job(s.label, s.config, s.folder, begun[s.label]) for s in specs]
-        return carry_out_elsewhere(waiting, objects, place, reporter)
+        return carry_out_elsewhere(waiting, {s.label: {**objects, "method": s.method} for s in specs}, place, reporter)
     if jobs > 1 and len(specs) > 1:
         waiting = [Job(s.label, s.config, s.folder, begun[s.label]) for s in specs if s.folder is not None]
         return ProcessRunner(waiting, jobs, reporter).run()

@@ -82,13 +82,14 @@ class Follower:
 
 
 def carry_out_elsewhere(
-    jobs: Sequence[Job], objects: Mapping[str, Any], place: OnRay, reporter: Reporter
+    jobs: Sequence[Job], objects: Mapping[str, Mapping[str, Any]], place: OnRay, reporter: Reporter
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """The summaries by label; and, by method, why some learned nothing, of which no other run is begun."""
+    """The summaries of jobs with these objects, by label; and, by method, why some learned nothing, of which no other
+    run is begun."""
     summaries: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
     of = {job.label: job.config.method for job in jobs}
-    tasks = [Task(job.label, run_on_node, (job.config, dict(objects)), job.folder) for job in jobs]
+    tasks = [Task(job.label, run_on_node, (job.config, objects[job.label]), job.folder) for job in jobs]
     follower = Follower(tasks, place, reporter, {job.label: (job.config.rounds, job.first) for job in jobs})
     for task, event in follower.ends():
         if event.kind == "done":

@@ -91,6 +91,8 @@ class Refuses:
         wrapping: why wrappers that act on the one federated model cannot wrap it.
         stacking: why it cannot be traced for many clients at once.
         other_networks: why all clients need the same network.
+        own_labels: why clients cannot have labels of their own, each with a private head for them; None is the reason
+            of `other_networks`. A method that shares something of each class does so by `ClientContext.class_numbers`.
         summing: why the server has to see single uploads (slots with `up="each"`), and not sums alone.
         more_rounds: why a run cannot be trained further: what it does when depends on the number of rounds
             (`ctx.rounds`).
@@ -99,5 +101,11 @@ class Refuses:
     wrapping: str = ""
     stacking: str = ""
     other_networks: str = ""
+    own_labels: str | None = None
     summing: str = ""
     more_rounds: str = ""
+
+    @property
+    def why_not_own_labels(self) -> str:
+        """The reason of `own_labels`, else that of `other_networks`."""
+        return self.other_networks if self.own_labels is None else self.own_labels

@@ -83,6 +83,8 @@ class ClientContext(RoundContext):
             its static variant (`Method.variant`).
         newcomer: whether the client has never trained.
         samples, class_counts: its training samples, and how many of each class, as tensors.
+        class_numbers: where each client has its own labels, the number of each of its classes among those of all
+            clients (`Task.all_classes` of them); else empty, and its labels are those numbers.
         phase, step: where training is; `step` is the batch within the epoch, or within a phase that is counted in
             steps.
         noise: random tensors that the phase asked for.
@@ -94,6 +96,7 @@ class ClientContext(RoundContext):
     newcomer: bool = True
     samples: Tensor = field(default_factory=lambda: torch.tensor(1.0))
     class_counts: Tensor = field(default_factory=lambda: torch.zeros(0))
+    class_numbers: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
     phase: Phase = NO_PHASE
     step: int = 0
     noise: Mapping[str, Tensor] = field(default_factory=dict)

@@ -57,6 +57,11 @@ class Method(Options):
     needs: ClassVar[Needs] = Needs()
     refuses: ClassVar[Refuses] = Refuses()
 
+    def __init_subclass__(cls) -> None:
+        """A class without a name of its own is called as it is, and not like the method that it derives from."""
+        super().__init_subclass__()
+        cls.name = vars(cls).get("name", cls.__name__)
+
     # -- declared, from the options alone -----------------------------------------------------------
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -38,9 +38,11 @@ class Sums:
         sent: Iterable[tuple[Mapping[str, Tensor], float | Tensor, Mapping[str, Tensor] | None]],
         missing: str = "keep",
         before: Sums | None = None,
+        wanted: Callable[[str], bool] = lambda name: True,
     ) -> Sums:
         """Sums of (tree, weight, mask) per client; a weight that is a vector weighs the rows of every leaf. With sums
-        `before`, they are those over all of these clients in a row, to the bit.
+        `before`, they are those over all of these clients in a row, to the bit. Leaves that are not `wanted` are left
+        to others (`join`).
 
         >>> Sums.of([({"w": torch.tensor([0.0, 0.0])}, 3, None), ({"w": torch.tensor([4.0, 8.0])}, 1, None)]).mean()
         {'w': tensor([1., 2.])}
@@ -51,11 +53,25 @@ class Sums:
         total, weight, dtypes = dict(start.total), dict(start.weight), dict(start._dtypes)
         for name in names:
             here = [(leaves[name], p, (mask or {}).get(name)) for leaves, p, mask in clients if name in leaves]
-            total[name], weight[name] = _sum_leaf(here, total.get(name), weight.get(name))
             dtypes.setdefault(name, here[0][0].dtype)
+            if wanted(name):
+                total[name], weight[name] = _sum_leaf(here, total.get(name), weight.get(name))
         scalars = [float(p) for _, p, _ in clients if not isinstance(p, Tensor) or p.ndim == 0]
         everybody = add_in_order(start._everybody, scalars)
         return cls(total, weight, start.count + len(clients), everybody, dtypes, missing)
+
+    @staticmethod
+    def join(parts: Sequence[Sums]) -> Sums:
+        """The sums of all leaves, from sums of some leaves each over the same clients.
+
+        >>> tree, names = {"w": torch.ones(1), "b": torch.zeros(1)}, ("b", "w")
+        >>> Sums.join([Sums.of([(tree, 2, None)], wanted=name.__eq__) for name in names]).mean()
+        {'w': tensor([1.]), 'b': tensor([0.])}
+        """
+        total = {name: leaf for part in parts for name, leaf in part.total.items()}
+        weight = {name: leaf for part in parts for name, leaf in part.weight.items()}
+        names = parts[0]._dtypes
+        return parts[0].replace_leaves({n: total[n] for n in names}, {n: weight[n] for n in names})
 
     def mean(self, before: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """The weighted mean; what nobody sent keeps its value `before` (zero, if there is none)."""

@@ -100,10 +100,14 @@ class Federation:
         """The names of all classes; where each client has its own, those of all together."""
         return self.names.classes or sort_names(name for names in self.own_labels.values() for name in names)
 
+    def class_numbers(self, client: Client) -> Tensor:
+        """The place of each of a client's own classes in `class_names`."""
+        return torch.tensor([self.class_names.index(name) for name in client.labels], dtype=torch.long)
+
     def named_labels(self, client: Client, index: Tensor) -> Tensor:
         """A client's labels at some positions, with one number for one name even where each has its own."""
         y = client.y.index_select(0, index.long())
-        return torch.tensor([self.class_names.index(name) for name in client.labels])[y] if client.labels else y
+        return self.class_numbers(client)[y] if client.labels else y
 
     @cached_property
     def seen(self) -> tuple[int, ...]:

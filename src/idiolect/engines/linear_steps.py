@@ -74,7 +74,7 @@ def take_steps(dense: Dense, trace: Trace, ctx: ClientContext, work: Slots, run:
     terms = (term for _, changes in recording.gradients for each in changes.values() for term in each)
     slots = [recording.slot, *sorted({*changed, *(term[0] for term in terms)} - {recording.slot, GRADIENT})]
     sizes = {name: leaf.numel() for name, leaf in recording.params.items()}
-    others = join_slots(after, slots[1:], sizes, len(run.rows))
+    others = join_slots(after, slots, sizes, len(run.rows))
     changes = write_changes(dense, found, slots, len(run.rows))
     batch_of = [step for step, _ in recording.gradients]
     trained = [name in recording.trained for name in dense.names]
@@ -223,10 +223,11 @@ def write_changes(dense: Dense, found: Linear, slots: Sequence[str], clients: in
 
 
 def join_slots(work: Slots, slots: Sequence[str], sizes: Mapping[str, int], clients: int) -> Tensor:
-    """Slots as rows of numbers, [clients, slots, all parameters]; what one has no value for is zero."""
-    one = next(iter(work[slots[0]].values())) if slots else torch.empty(0)
-    joined = one.new_zeros(clients, len(slots), sum(sizes.values()))
-    for row, slot in zip(joined.unbind(1), slots, strict=True):
+    """All slots but the first, which is a model, as rows of numbers, [clients, slots, all parameters]; what one has no
+    value for is zero."""
+    like, others = next(iter(work[slots[0]].values())), slots[1:]
+    joined = like.new_zeros(clients, len(others), sum(sizes.values()))
+    for row, slot in zip(joined.unbind(1), others, strict=True):
         for name, part in cut(row, sizes).items():
             if name in work[slot]:
                 part.copy_(work[slot][name].flatten(1))

@@ -21,6 +21,8 @@ from ..task.network import Net
 from ..task.task import Task
 from .presence import Presence
 
+NO_NUMBERS = torch.zeros(0, dtype=torch.long)
+
 LATE_BYTES = 64 << 20
 """Bytes of inputs that are taken at once where they are read when they are needed."""
 
@@ -123,7 +125,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         reason = self.method.refuses.other_networks
-        if reason and len(self.tasks) > 1:
+        own_heads = not self.method.refuses.why_not_own_labels
+        if reason and len(self.tasks) > 1 and not (own_heads and self.shares_rest):
             raise ModelError(
                 f"{self.method.name}: {reason}, so all clients need the same network, but they have "
                 f"{len(self.tasks)}; give one model"
@@ -193,6 +196,7 @@ class Plan:
             newcomer=newcomer,
             samples=samples,
             class_counts=class_counts,
+            class_numbers=self.class_numbers(index),
         )
 
     def server(self, round: int) -> ServerContext:
@@ -293,6 +297,25 @@ class Plan:
                 counts.to(self.device, torch.float32),
             )
         return self._facts[index]
+
+    def class_numbers(self, index: int) -> Tensor:
+        """The number of each of a client's classes among those of all, where each client has its own; else none."""
+        if not self._own_labels:
+            return NO_NUMBERS
+        if index not in self._numbers:
+            known = self.data.class_numbers(self.data.clients[index])
+            numbers = torch.zeros(self.data.classes or 0, dtype=torch.long)
+            numbers[: len(known)] = known
+            self._numbers[index] = numbers.to(self.device)
+        return self._numbers[index]
+
+    @cached_property
+    def _own_labels(self) -> bool:
+        return bool(self.data.own_labels)
+
+    @cached_property
+    def _numbers(self) -> dict[int, Tensor]:
+        return {}
 
     @cached_property
     def _facts(self) -> dict[int, tuple[Tensor, Tensor]]:

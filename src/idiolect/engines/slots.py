@@ -3,7 +3,7 @@ sends, and what the server adds up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -57,10 +57,17 @@ def restrict(upload: Upload, names: tuple[str, ...]) -> Upload:
 
 class UploadSums(Mapping[str, Sums]):
     """Sums over uploads by the server's slot names, each computed when it is first looked at; with those `before`, they
-    are over other clients' as well, to which these are added one by one."""
+    are over other clients' as well, to which these are added one by one. Of leaves, only those are added up whose names
+    are `wanted`."""
 
-    def __init__(self, ctx: ServerContext, uploads: Uploads, before: Mapping[str, Sums] | None = None) -> None:
-        self._ctx, self._uploads, self._before = ctx, uploads, before or {}
+    def __init__(
+        self,
+        ctx: ServerContext,
+        uploads: Uploads,
+        before: Mapping[str, Sums] | None = None,
+        wanted: Callable[[str], bool] = lambda name: True,
+    ) -> None:
+        self._ctx, self._uploads, self._before, self._wanted = ctx, uploads, before or {}, wanted
         self._known: dict[str, Sums] = {}
         self._senders: dict[str, tuple[str, Slot, list[int]]] = {}
         declared = {part: slot for name, slot in ctx.method.slots.items() for part in parts_of(name, slot)}
@@ -80,7 +87,7 @@ class UploadSums(Mapping[str, Sums]):
             uploads = {i: self._uploads[i] for i in senders}
             weights = self._weights(slot, uploads)
             sent = ((u.slots[name], p, u.masks.get(name)) for u, p in zip(uploads.values(), weights, strict=True))
-            self._known[key] = Sums.of(sent, slot.missing, self._before.get(key))
+            self._known[key] = Sums.of(sent, slot.missing, self._before.get(key), self._wanted)
         return self._known[key]
 
     def _weights(self, slot: Slot, uploads: Uploads) -> Sequence[float | Tensor]:

@@ -31,6 +31,9 @@ from .slots import finish, first_client, gather, kept_optimizer
 
 States = Mapping[int, Slots | None]
 
+FACTS = ("samples", "class_counts", "class_numbers")
+"""What a client's context knows of its data, as tensors."""
+
 
 def load_transforms() -> None:
     """Differentiate once within `torch.func`, for which PyTorch imports its compiler: two seconds, which workers that
@@ -163,8 +166,7 @@ class Stack:
         self.shared = download.shared
         self.per_client = stack_slots([download.each.get(m.index, {}) for m in members])
         self.state = stack_slots([m.state for m in members])
-        self.samples = torch.stack([m.ctx.samples for m in members])
-        self.class_counts = torch.stack([m.ctx.class_counts for m in members])
+        self.facts = {name: torch.stack([getattr(m.ctx, name) for m in members]) for name in FACTS}
         self.tries = 0
         self.steps, self.efforts = [0] * len(members), [NO_EFFORT] * len(members)
 
@@ -255,14 +257,12 @@ class Stack:
         """`function(ctx, slots, ...)` of one client, for all clients (or some rows of them) at once; what follows the
         slots has clients on `axis`."""
         context = self.ctx if ctx is None else ctx
-        samples, counts = (leaf if rows is None else _rows(leaf, rows) for leaf in (self.samples, self.class_counts))
+        facts = {name: leaf if rows is None else _rows(leaf, rows) for name, leaf in self.facts.items()}
 
-        def one(samples: Tensor, class_counts: Tensor, *args: Any) -> Any:
-            return function(replace(context, samples=samples, class_counts=class_counts), *args)
+        def one(facts: dict[str, Any], *args: Any) -> Any:
+            return function(replace(context, **facts), *args)
 
-        return lambda slots, *rest: torch.func.vmap(one, (0, 0, 0, *(axis for _ in rest)))(
-            samples, counts, slots, *rest
-        )
+        return lambda slots, *rest: torch.func.vmap(one, (0, 0, *(axis for _ in rest)))(facts, slots, *rest)
 
 
 def stack_slots(all_slots: Sequence[Slots]) -> Slots:

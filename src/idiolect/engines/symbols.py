@@ -46,7 +46,7 @@ class Symbol(Tensor):
 
 def make_symbol(like: Tensor, terms: Terms | None, needs: Iterable[str]) -> Symbol:
     """A symbol of the shape of a tensor."""
-    bare = like.bare if isinstance(like, Symbol) else like if like.is_meta else make_empty(like.shape, like.dtype)
+    bare = like.bare if isinstance(like, Symbol) else make_empty(like.shape, like.dtype)
     made = bare.as_subclass(Symbol)
     made.bare, made.terms, made.needs = bare, terms, frozenset(needs)
     return made

@@ -37,7 +37,10 @@ class FedHKD(ClassMeans):
         reveals="the trained model, and per class the mean feature with noise, the mean soft prediction and the count",
         caution="class counts leave the client; the noise is not calibrated to any privacy budget",
     )
-    refuses = Refuses(other_networks="it works with the features of one network")
+    refuses = Refuses(
+        other_networks="it works with the features of one network",
+        own_labels="it averages whole models, and soft predictions among the same classes",
+    )
     identities = {"fedhkd(lam=0, gamma=0, predicts=global)": "fedavg"}
 
     lam: float = option(0.05, min=0.0, help="weight of the output layer's agreement with the soft predictions")

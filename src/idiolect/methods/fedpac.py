@@ -19,8 +19,8 @@ from ..contract.parts.class_statistics import (
     global_of,
     no_features,
     require_classes,
-    rows,
     shared_means,
+    shared_rows,
 )
 from ..contract.slots import Slot, zero
 from ..task.task import Batch, Scored, Task
@@ -50,7 +50,8 @@ class FedPAC(ClassMeans):
 
     Weights below 1e-3 become zero; where none is left the client keeps its own head. A client that is absent keeps the
     head that its last round led to; one that never trained has the mean of all heads. An unseen client starts from that
-    mean and trains its head. Run it: ``idiolect run fedpac``.
+    mean and trains its head. With ``private_head`` no head is sent, clients may have labels of their own, and class
+    means are those of classes with the same name. Run it: ``idiolect run fedpac``.
     """
 
     about = About(
@@ -60,12 +61,10 @@ class FedPAC(ClassMeans):
         reveals="the trained model, class counts, and means and variance of its features class by class",
         caution="class counts and means tell which classes a client has; the server keeps a head per client",
     )
-    needs = Needs(server_models=True)
-    refuses = Refuses(
-        other_networks="it works with the features of one network",
-        summing="it combines the participants' heads anew for each of them",
-    )
-    identities = {"fedpac(lam=0, collaborate=false)": "fedrep(head_epochs=1)"}
+    identities = {
+        "fedpac(lam=0, collaborate=false)": "fedrep(head_epochs=1)",
+        "fedpac(lam=0, private_head=true)": "fedrep(head_epochs=1)",
+    }
 
     lam: float = option(1.0, min=0.0, help="weight lambda of the pull of features to the global class means")
     collaborate: bool = option(True, help="combine heads; false leaves each client its own")
@@ -73,15 +72,37 @@ class FedPAC(ClassMeans):
     head_lr: float | None = option(None, above=0.0, help="learning rate of the head; none is the run's")
     onboard_epochs: int = option(10, min=0, tuned="never", help="passes in which an unseen client trains its head")
     smallest: float = option(1e-3, min=0.0, below=1.0, help="smaller weights of heads become zero")
+    private_head: bool = option(False, help="heads stay on the clients, which may then have labels of their own")
+
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]
+        """The server keeps every client's head, unless heads are private."""
+        return Needs(server_models=not self.private_head)
+
+    @property
+    def refuses(self) -> Refuses:  # type: ignore[override]
+        """Features of different networks cannot be compared; heads are combined over the same classes."""
+        features = "it works with the features of one network"
+        if self.private_head:
+            return Refuses(other_networks=features, own_labels="")
+        return Refuses(
+            other_networks=features,
+            own_labels="it combines clients' heads, whose outputs must mean the same (private_head=true leaves them)",
+            summing="it combines the participants' heads anew for each of them",
+        )
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         """The model, whose head the server needs from each, the class means, and what heads are combined by."""
-        return {
-            "params": replace(super().slots["params"], up="each"),
-            PROTOTYPES: shared_means(PROTOTYPES, no_features),
-            STATISTICS: Slot("round", zero("square"), up="each"),
-        }
+        means = {PROTOTYPES: shared_means(PROTOTYPES, no_features)}
+        if self.private_head:
+            return {**super().slots, **means}
+        model = replace(super().slots["params"], up="each")
+        return {"params": model, **means, STATISTICS: Slot("round", zero("square"), up="each")}
+
+    def private_names(self, task: Task) -> frozenset[str]:
+        """The head, if it is to be private."""
+        return self.head(task) if self.private_head else frozenset()
 
     def head(self, task: Task) -> frozenset[str]:
         """The last layer."""
@@ -96,11 +117,13 @@ class FedPAC(ClassMeans):
         """Measure the received body, train the head, then the body, and measure the class means of the new one."""
         head = self.head(ctx.task)
         body = frozenset(ctx.task.names) - head
+        received = Phase(self.measure_received, "received", slots=(), epochs=1)
+        before = None if self.private_head else self.summarize_received
         return (
-            Phase(self.measure_received, "received", slots=(), epochs=1),
+            *(() if self.private_head else (received,)),
             Phase(self.step, "own", part=head, epochs=self.head_epochs, lr=self.head_lr),
             *((Phase(self.pull, "shared", part=body),) if body else ()),
-            Phase(self.measure, "trained", slots=(), epochs=1, before=self.summarize_received),
+            Phase(self.measure, "trained", slots=(), epochs=1, before=before),
         )
 
     def measure_received(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:
@@ -115,7 +138,7 @@ class FedPAC(ClassMeans):
 
         def loss(trees: Slots) -> Scored:
             scored = ctx.task.loss(trees["params"], work["buffers"], batch, frozen=frozen)
-            apart = distance(*rows(scored.features, batch), work[global_of(PROTOTYPES)])
+            apart = distance(*shared_rows(ctx, scored.features, batch), work[global_of(PROTOTYPES)])
             return scored._replace(loss=scored.loss + self.lam * apart)
 
         return ctx.optimize(work, "params", ctx.grad(work, "params", batch, loss), batch)
@@ -134,17 +157,20 @@ class FedPAC(ClassMeans):
 
     def feature_rows(self, ctx: ClientContext, work: Slots, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """The model's features on a batch, row by row."""
-        return rows(ctx.task.forward(work["params"], work["buffers"], batch.x).features, batch)
+        return shared_rows(ctx, ctx.task.forward(work["params"], work["buffers"], batch.x).features, batch)
 
     def download(self, ctx: ServerContext, server: Slots, ids: Sequence[int]) -> Download:
         """The body, the class means, and to each its own head, or the mean of all."""
+        if self.private_head:
+            return super().download(ctx, server, ids)
         common = dict(super().download(ctx, server, ids).shared)
         params = common.pop("params")
         return Download(common, {i: {"params": {**params, **server.get(f"fedpac.head@{i}", {})}} for i in ids})
 
     def aggregate(self, ctx: ServerContext, server: Slots, sums: Mapping[str, Sums], each: Uploads) -> Slots:
         """The mean model, the mean of each class, and the participants' new heads."""
-        return {**super().aggregate(ctx, server, sums, each), **self.combine_heads(ctx, server, each)}
+        heads = {} if self.private_head else self.combine_heads(ctx, server, each)
+        return {**super().aggregate(ctx, server, sums, each), **heads}
 
     def combine_heads(self, ctx: ServerContext, server: Slots, each: Uploads) -> Slots:
         """The head of each participant: its combination of all participants' heads."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..contract import About, Batch, ClientContext, Output, Slots, Task, option, register, tree
-from ..contract.parts.class_statistics import class_shares, feature_size
+from ..contract.parts.class_statistics import class_shares, feature_size, shared_labels
 from ..contract.parts.feature_networks import FeatureNets
 from ..contract.parts.heads import head_outputs
 from ..task.losses import cross_entropy
@@ -43,7 +43,8 @@ class GPFL(FeatureNets):
         + \lambda \|f^G - \hat e_y\|_2,
 
     with the received embedding :math:`\hat e`. Embeddings and valve have the weight decay mu, and are averaged like the
-    body; a client predicts with :math:`h(V(f, p_i))`. Run it: ``idiolect run gpfl``.
+    body; a client predicts with :math:`h(V(f, p_i))`. Clients may have labels of their own: a class is known by its
+    name, and each has an output layer for its own classes. Run it: ``idiolect run gpfl``.
     """
 
     about = About(
@@ -53,6 +54,7 @@ class GPFL(FeatureNets):
         reveals="the body, the class embeddings and the valve",
         stays="the head",
     )
+    refuses = replace(FeatureNets.refuses, own_labels="")
     networks = (CLASSES, VALVE)
     beside = (VALVE, CONDITION)
 
@@ -61,7 +63,7 @@ class GPFL(FeatureNets):
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
         size = feature_size(task)
-        return {CLASSES: nn.Embedding(task.classes or 1, size), VALVE: Valve(size)}
+        return {CLASSES: nn.Embedding(task.all_classes or 1, size), VALVE: Valve(size)}
 
     def prepare(self, ctx: ClientContext, work: Slots) -> Slots:
         """The conditions, by the received embeddings, which are remembered."""
@@ -71,10 +73,10 @@ class GPFL(FeatureNets):
 
     def penalty(self, ctx: ClientContext, slots: Slots, out: Output, batch: Batch) -> Tensor:
         """How far the global features are from their classes: in direction, and lambda times in place."""
-        common = self.valve(ctx, slots, "global", out.features)
+        common, y = self.valve(ctx, slots, "global", out.features), shared_labels(ctx, batch.y)
         cosines = nn.functional.normalize(common) @ nn.functional.normalize(slots[CLASSES]["weight"]).T
-        apart = torch.linalg.vector_norm(common - slots[RECEIVED]["weight"][batch.y], dim=1)
-        guided: Tensor = cross_entropy(cosines, batch.y) + self.lam * apart
+        apart = torch.linalg.vector_norm(common - slots[RECEIVED]["weight"][y], dim=1)
+        guided: Tensor = cross_entropy(cosines, y) + self.lam * apart
         return (guided * batch.weight).sum() / batch.weight.sum()
 
     def step(self, ctx: ClientContext, work: Slots, batch: Batch) -> Slots:

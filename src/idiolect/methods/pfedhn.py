@@ -54,6 +54,7 @@ class PFedHN(PrivateLayers):
     refuses = Refuses(
         wrapping="the server generates each client's model, so there is no one model to act on",
         other_networks="it generates models of one shape",
+        own_labels="",
         summing="the server takes each client's model back through the hyper-network",
     )
     identities = {"pfedhn(layers=3)": "local"}

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..contract import Method
 from ..contract import methods as registry
-from ..core.errors import OptionError
+from ..core.errors import OptionError, RunFolderError, UnknownNameError
+from ..core.names import visible
 from ..core.reading import doing
 from ..core.trust import named_by, remember_code
 from ..data import Federation
@@ -215,6 +216,8 @@ def open_run(folder: str | Path, **objects: Any) -> tuple[Plan, Config]:
     own = [name for name, value in settings.items() if value == OWN]
     dealt = DEALING if "data" in own and isinstance(objects["data"], Federation) else ()
     named = {name: value for name, value in settings.items() if name not in (*own, *dealt)}
+    if isinstance(objects.get("method"), Method):
+        named["method"] = objects["method"]
     config, known = separate(named | {name: objects[name] for name in ("data",) if dealt})
     return make_plan(mark_objects(config, own), known | objects), mark_objects(config, own)
 
@@ -254,7 +257,7 @@ def resume(
         objects: what was given to `run` as an object, under the same names.
     """
     with named_by(folder, trust), reporting(reporter) as shown:
-        plan, config = open_run(folder, **build_method(objects))
+        plan, config = open_run(folder, **build_method(folder, objects))
         if rounds is not None:
             plan, config = extend(plan, config, Path(folder), rounds)
         return carry_out(plan, config, Path(folder), watch, shown, on_interrupt, engine)
@@ -283,7 +286,7 @@ def load(folder: str | Path, *, trust: bool = False, **objects: Unpack[Known]) -
 
     def with_data() -> tuple[Plan, Config]:
         with named_by(folder, trust):
-            plan, config = open_run(folder, **build_method(objects))
+            plan, config = open_run(folder, **build_method(folder, objects))
         require_identity(store, identify(plan, config), folder, UNCHANGED, ignore=LIBRARY)
         return plan, config
 
@@ -295,7 +298,7 @@ def load(folder: str | Path, *, trust: bool = False, **objects: Unpack[Known]) -
         loop = RoundLoop(plan, Loop(plan), store, config.eval_every, config.select)
         return Result(plan, config, store, loop.metric, loop.point, folder)
     with named_by(folder, trust):
-        known = build_method(objects)
+        known = build_method(folder, objects)
         config = read_settings(settings, known)
         plan = plan_without_data(store, config, known, folder)
     require_code(store, plan, config, folder, known, UNCHANGED)
@@ -304,7 +307,20 @@ def load(folder: str | Path, *, trust: bool = False, **objects: Unpack[Known]) -
     return result
 
 
-def build_method(objects: Mapping[str, Any]) -> dict[str, Any]:
-    """The objects with the method built, which the user may name by an expression with code of his own."""
+def build_method(folder: str | Path, objects: Mapping[str, Any]) -> dict[str, Any]:
+    """The objects with the method built, which the user may name by an expression with code of his own; an error where
+    the folder's is a class that only Python had, and is not given again."""
+    check_objects(objects)
     method = objects.get("method")
-    return {**objects, "method": registry.build(method)} if isinstance(method, str) else dict(objects)
+    if isinstance(method, str):
+        return {**objects, "method": registry.build(method)}
+    if method is None:
+        named = str(read_folder(Path(folder)).get("method", Config().method))
+        try:
+            registry.build(named)
+        except UnknownNameError as error:
+            raise RunFolderError(
+                f"{folder} holds a run of {visible(named)}, which is no method that is known here; a class of your own"
+                f" is given again in Python: idiolect.load({str(folder)!r}, method=...)"
+            ) from error
+    return dict(objects)

@@ -87,8 +87,9 @@ class Reporter:
         """There is nothing to release."""
 
     def begin(self, runs: int, rounds: int) -> None:
-        """Several runs follow, with so many rounds left to do in all."""
+        """Several runs follow, with so many rounds left to do in all; those before, as of a tuning, count no more."""
         self.runs, self.rounds, self.began = runs, rounds, time.monotonic()
+        self.runs_done = self.rounds_done = 0
 
     def reading(self, what: str, done: int, total: int) -> None:
         """Data are being read, before a run starts: so many of all."""

@@ -143,6 +143,8 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
     tasks = resolve_tasks(config, objects, data)
     for task in tasks:
         place(task, config)
+        if method.refuses.other_networks or method.needs.public:
+            check_labels(method, task, data)  # here, since what follows would ask for one network, or for public data
         method.check(task)
     if config.precision == "bf16" and not has_bf16(config.device):
         log.warning("this processor has no instructions for bf16, which will be many times slower than fp32")
@@ -165,6 +167,8 @@ def assemble_plan(
     built_by: Sequence[str],
 ) -> Plan:
     """The plan of a configuration whose parts are there."""
+    for task in tasks if data.own_labels else ():
+        task.all_classes = len(data.class_names)
     return Plan(
         method=method,
         tasks=tasks,
@@ -291,19 +295,26 @@ def build_by_labels(config: Config, objects: Mapping[str, Any], data: Federation
 
 def check_labels(method: Method, task: Task, data: Federation) -> None:
     """Raise an error where clients have labels of their own and a method averages what predicts them, or shares
-    something of each class."""
+    something of each class in a way that needs the same classes everywhere."""
     if len({client.labels for client in distinct(data.clients) if client.labels}) <= 1:
         return
-    use = "use a method whose heads stay on the clients, such as fedper, fedrep or local"
-    params = method.slots["params"]
-    shared = sorted(task.head() - method.private_names(task))
-    if shared and (params.home != "client" or params.up):
+    if reason := why_not_own_labels(method, task):
+        able = ", ".join(name for name in registry if not why_not_own_labels(registry.build(name), task))
         raise InputError(
-            f"{method.name} averages the output layer ({shared[0]}), but each client has its own labels, so their"
-            f" outputs mean different things; {use}, or give all clients the same set of labels"
+            f"{reason}, but each client has its own labels; use a method whose heads stay on the clients ({able}), or"
+            f" give all clients the same set of labels"
         )
-    if reason := method.refuses.other_networks:
-        raise InputError(f"{method.name}: {reason}, but each client has its own labels, and so its own outputs; {use}")
+
+
+def why_not_own_labels(method: Method, task: Task) -> str:
+    """Why clients cannot have labels of their own, each with an output layer for them; "" where they can."""
+    params, refuses = method.slots["params"], method.refuses
+    averaged = sorted(task.head() - method.private_names(task)) if params.home != "client" or params.up else []
+    if averaged and not refuses.own_labels:
+        return f"{method.name} averages the output layer ({averaged[0]}), whose outputs must mean the same everywhere"
+    if method.needs.public:
+        return f"{method.name} compares what all clients predict for public samples"
+    return refuses.why_not_own_labels and f"{method.name}: {refuses.why_not_own_labels}"
 
 
 def own_task(
@@ -319,7 +330,7 @@ def own_task(
     except ModelError as error:
         raise ModelError(f"network {number}, of client {largest.name!r}: {error}") from error
     logits = task.example_output.outputs.shape[class_axis(task.example_output.outputs, y)]
-    task.classes = min(data.classes or 0, logits) if logits >= wanted else data.classes
+    task.classes = task.all_classes = min(data.classes or 0, logits) if logits >= wanted else data.classes
     return task
 
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import isfunction
 from typing import Any
 
 import torch
@@ -107,7 +108,10 @@ def fit_metrics(
     named = name_metrics(metrics)
     if twice := [name for name, count in Counter(name for name, _ in named).items() if count > 1]:
         raise InputError(f"two metrics are called {twice[0]!r}; give each its own name, as in metrics={{'mine': ...}}")
-    return {name: _take(name, metric, kind) for name, metric in named}
+    taken = {name: _take(name, metric, kind) for name, metric in named}
+    for name, metric in taken.items():
+        _try_own(name, metric, outputs, y)
+    return taken
 
 
 def name_metrics(metrics: str | Sequence[Given] | Mapping[str, Given]) -> list[tuple[str, Given]]:
@@ -142,6 +146,22 @@ def _take(name: str, metric: Given, kind: str) -> Metric:
             " or an idiolect.Metric"
         )
     return metric if isinstance(metric, Metric) else Metric(metric)
+
+
+def _try_own(name: str, metric: Metric, outputs: Tensor, y: Tensor) -> None:
+    """Raise an error if a function of the user's gives no number for an example; what it cannot compute of so few
+    samples, it may be able to of more."""
+    if not isfunction(metric.function) or metric in METRICS.values() or metric.each:
+        return
+    try:
+        value = metric.function(outputs.detach(), y)
+    except Exception:
+        return
+    try:
+        float(value)
+    except (TypeError, ValueError, RuntimeError):
+        what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise InputError(f"the metric {name!r} must give one number, but gives {what}") from None
 
 
 _TWO_CLASSES = ("auc", "sensitivity", "specificity", "f1")

@@ -75,6 +75,8 @@ class Task:
         layout: InputLayout | None = None,
     ) -> None:
         self.module, self.example, self.classes, self.head_name = module, example, classes, head
+        self.all_classes = classes
+        """As many as `classes`, unless each client has its own: then those of all clients together."""
         if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
             raise ModelError(
                 f"the model {type(module).__name__} has lazy layers, whose shapes are not known yet; call it once on a "

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
 from ..contract import Download, Upload
 from ..core import codec, tree
-from ..engines import Loop, Workers
-from ..engines.loop import Outcomes, States
+from ..engines import Engine, Loop, Workers
+from ..engines.loop import Fetch, Outcomes, Scores, States
 from ..engines.stacking import ignore_slow_operations
 from ..engines.worker import Answer, Job, Worker, prepare
 from .differences import require
@@ -43,6 +44,10 @@ class ThroughBytes(Loop):
                 yield index, replace(outcome, upload=upload)
 
 
+class Disturbed(Backwards, ThroughBytes):
+    """The loop engine, last client first, with all slots through bytes."""
+
+
 class WorkersHere(Workers):
     """Workers that do all that worker processes do, in turn and in this process, so that none has to be forked."""
 
@@ -64,6 +69,26 @@ class WorkersHere(Workers):
 
     def _stop_workers(self) -> None:
         self._workers.clear()
+
+
+class InTurn:
+    """Several engines, each of which does a round."""
+
+    def __init__(self, *engines: Engine) -> None:
+        self.engines = engines
+
+    def train(self, round: int, states: States, download: Download) -> Outcomes:
+        """The clients' parts, by the engine whose turn it is."""
+        return self.engines[round % len(self.engines)].train(round, states, download)
+
+    def evaluate(self, round: int, ids: Sequence[int], states: Fetch, download: Download, unseen: bool) -> Scores:
+        """Clients' scores, by the same engine."""
+        return self.engines[round % len(self.engines)].evaluate(round, ids, states, download, unseen)
+
+    def close(self) -> None:
+        """Close them all."""
+        for engine in self.engines:
+            engine.close()
 
 
 class Poisoned(Loop):

@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.errors import ConformanceError
 
-ELSEWHERE = "meta"
-"""The device that such tensors name; PyTorch knows it, and nothing computes on it."""
+ELSEWHERE = torch.device("meta:1")
+"""The device that such tensors name: PyTorch can differentiate there, and nothing computes on it. Tensors without
+values, such as symbols are made of, live on `meta`."""
 _ATEN = torch.ops.aten
 _COPIES = (_ATEN._to_copy.default, _ATEN.copy_.default)
 _INDEXED = (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default)
@@ -36,7 +37,7 @@ class PlacedTensor(Tensor):
             strides=here.stride(),
             storage_offset=here.storage_offset(),
             dtype=here.dtype,
-            device=torch.device(ELSEWHERE),
+            device=ELSEWHERE,
         )
         made.here = here.detach()
         return made
@@ -57,14 +58,12 @@ def _compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if func in _INDEXED:
         tensors = [tensors[0]]
     placed = [part for part in tensors if isinstance(part, PlacedTensor)]
-    others = [part for part in tensors if not isinstance(part, PlacedTensor) and (part.ndim or part.is_meta)]
+    others = [part for part in tensors if not isinstance(part, PlacedTensor) and part.ndim]
     if placed and others and func not in _COPIES:
         shapes = [tuple(part.shape) for part in others]
         raise ConformanceError(f"{func} mixes tensors of the run's device with tensors of the CPU, of shape {shapes}")
-    if any(part.device.type == ELSEWHERE for part in others):
-        raise ConformanceError(f"{func} has a tensor without numbers, which this check cannot follow")
-    device = kwargs.get("device")
-    if device is not None:
+    there = is_elsewhere(kwargs["device"]) if kwargs.get("device") is not None else bool(placed)
+    if kwargs.get("device") is not None and (there or placed):
         kwargs = {**kwargs, "device": torch.device("cpu")}
     result = func(*_change(args, _here), **{name: _change(part, _here) for name, part in kwargs.items()})
     if torch.Tag.inplace_view in func.tags:
@@ -72,9 +71,12 @@ def _compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return args[0]
     if func._schema.name.endswith("_"):
         return args[0]
-    if torch.device(device).type == ELSEWHERE if device is not None else placed:
-        return _change(result, PlacedTensor)
-    return result
+    return _change(result, PlacedTensor) if there else result
+
+
+def is_elsewhere(device: Any) -> bool:
+    """Whether a device is the one that is not there."""
+    return torch.device(device) == ELSEWHERE
 
 
 def _here(tensor: Tensor) -> Tensor:
@@ -121,7 +123,7 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         device = kwargs.get("device")
-        if func in (torch.tensor, torch.as_tensor) and device is not None and torch.device(device).type == ELSEWHERE:
+        if func in (torch.tensor, torch.as_tensor) and device is not None and is_elsewhere(device):
             del kwargs["device"]
             return func(*args, **kwargs).to(ELSEWHERE)
         if func is Tensor.tolist:
@@ -142,4 +144,4 @@ def elsewhere() -> Iterator[str]:
     idiolect.core.errors.ConformanceError: aten.add.Tensor mixes tensors of the run's device with tensors of the CPU...
     """
     with _Functions(), _Operations():  # type: ignore[no-untyped-call]
-        yield ELSEWHERE
+        yield str(ELSEWHERE)

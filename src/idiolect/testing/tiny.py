@@ -14,12 +14,13 @@ from ..contract import Method, Training, methods
 from ..core.randomness import torch_seed
 from ..core.tree import Slots
 from ..data import Client, Federation
-from ..engines import Engine, Loop, Plan, engines
+from ..engines import Engine, Loop, Plan
 from ..engines.slots import first_client, gather
 from ..runs.round_loop import RoundLoop
 from ..runs.store import Store
 from ..task.task import Task
 from .differences import require_equal_leaves
+from .disturbances import WorkersHere
 
 ROUNDS = 3
 
@@ -118,8 +119,8 @@ def require_equal(a: Played, b: Played, what: str, relative: float = 0.0) -> Non
 
 
 def require_stacking_agrees(plan: Plan, relative: float) -> None:
-    """Require the engine that stacks clients to end where the loop ends, within a relative tolerance."""
-    require_equal(play(plan), play(plan, engines.build("vector(chunk=3, count=1)").make), "stacked clients", relative)
+    """Require clients that are stacked, in this process, to end where the loop ends, within a relative tolerance."""
+    require_equal(play(plan), play(plan, lambda plan: WorkersHere(plan, 1, chunk=3)), "stacked clients", relative)
 
 
 def personal_models(plan: Plan, played: Played) -> dict[int, Slots]:

@@ -1,6 +1,7 @@
 """What is wrong with a cluster is one sentence, before anything runs or is written."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,13 @@ from idiolect.core.errors import ClusterError, DataError, InputError, MissingExt
 from idiolect.data import load
 from idiolect.engines import engines
 from idiolect.engines.choice import find_candidates
-from idiolect.engines.cluster.connection import compare_processors, connect, describe_node, find_address
-from idiolect.engines.cluster.engine import groups_of_neighbours
+from idiolect.engines.cluster.connection import (
+    compare_processors,
+    connect,
+    describe_node,
+    find_address,
+    keep_to_the_log,
+)
 from idiolect.engines.cluster.messages import Reply
 from idiolect.engines.cluster.pool import ActorPool, explain_start
 from idiolect.engines.cluster.shipping import ship
@@ -45,6 +51,14 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch, call, tmp_path):
 def test_a_cluster_that_is_not_there_is_named(address, problem):
     with pytest.raises(InputError, match=problem):
         connect(None, address)
+
+
+def test_what_ray_says_of_a_node_that_died_does_not_mix_with_this_programs_output(monkeypatch, capsys):
+    worker = SimpleNamespace(print_to_stdstream=lambda data, ignore_prefix: print(data["lines"]))
+    monkeypatch.setitem(sys.modules, "ray._private.worker", worker)
+    keep_to_the_log()
+    worker.print_to_stdstream({"lines": ["Raylet is terminated", "[state-dump]"]}, ignore_prefix=True)
+    assert capsys.readouterr().out == ""
 
 
 def test_a_cluster_of_another_python_or_ray_is_named():
@@ -147,9 +161,3 @@ def test_other_processors_are_named():
     other = here._replace(name="old", capability="DEFAULT")
     assert compare_processors([here], here) == ""
     assert "old (DEFAULT); results may differ by rounding" in compare_processors([other], here)
-
-
-def test_groups_follow_each_other():
-    groups = groups_of_neighbours([9, *range(7)])
-    assert [index for group in groups for index in group] == [*range(7), 9]
-    assert max(map(len, groups_of_neighbours(range(1000)))) == 8

@@ -59,8 +59,9 @@ def send_signal(pool: ActorPool, number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedexp", "ditto", "heterofl", "fedlag(ditto, warmup=0)", "fedfomo"])
-def test_a_cluster_changes_not_a_bit(method, engine):
-    """Of methods whose uploads are added up on the actors, and of such as need each of them."""
+def test_a_cluster_changes_not_a_bit(method, engine, monkeypatch):
+    """Of methods whose uploads are added up on the actors, here in several shares, and of such as need each of them."""
+    monkeypatch.setattr("idiolect.engines.cluster.engine.LEAST_SHARE", 10)
     plan = tiny_plan(method, rounds=2, after_local=True)
     here, there = play(plan, lambda plan: Workers(plan, 1)), play(plan, engine)
     require_equal(here, there, "workers and cluster")
@@ -113,6 +114,7 @@ def test_actors_that_do_not_come_end_the_run_with_what_to_do(cluster):
 
 DEADLY = """
 import os
+import time
 from dataclasses import dataclass
 from idiolect.methods.fedavg import FedAvg
 
@@ -120,6 +122,7 @@ from idiolect.methods.fedavg import FedAvg
 class Deadly(FedAvg):
     def prepare(self, ctx, work):
         if ctx.index == 3:
+            time.sleep(1.0)  # what was done before is answered
             os._exit(1)
         return work
 """
@@ -136,7 +139,7 @@ def test_work_that_kills_its_actor_names_its_clients_and_own_code_travels(engine
 
 def test_what_the_cluster_does_not_have_is_said_before_anything_starts(cluster):
     with pytest.raises(
-        InputError, match="each of the actors is to have 1 GPUs, but no node of the cluster has more than 0"
+        InputError, match="each of the actors is to have 1 GPUs, but no node of the cluster has any; leave out gpus"
     ):
         play(tiny_plan("fedavg"), engines.build("ray(gpus=1)").make)
     with pytest.raises(InputError, match="9 actors with 1 cores each need 9, but the cluster has 2"):

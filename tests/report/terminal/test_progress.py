@@ -81,19 +81,21 @@ def test_the_time_left_of_several_runs_ends_at_zero():
     assert told.left == 0
 
 
-def test_a_comparison_says_a_line_per_run(screen):
+def test_a_comparison_says_a_line_per_run_and_counts_anew_after_its_tuning(screen):
     console, text = screen
     told = Plain(console)
-    told.begin(2, rounds=4)
-    for label in ("local seed 0", "fedavg seed 0"):
-        told.start(label, 2)
-        for number in range(2):
-            told.step(label, round_(number, 2))
-        told.end(label, summary())
+    for kind in ("trial", "seed"):
+        told.begin(2, rounds=4)
+        for label in (f"local {kind} 0", f"fedavg {kind} 0"):
+            told.start(label, 2)
+            for number in range(2):
+                told.step(label, round_(number, 2))
+            told.end(label, summary())
     lines = text.getvalue().splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("1/2  local seed 0  accuracy 87.50 %, 2.0 s")
-    assert lines[1].endswith("0:00 left")
+    assert len(lines) == 4
+    for kind, (first, last) in {"trial": lines[:2], "seed": lines[2:]}.items():
+        assert first.startswith(f"1/2  local {kind} 0  accuracy 87.50 %, 2.0 s")
+        assert last.endswith("0:00 left")
 
 
 def test_bars_fit_on_one_line_of_a_terminal():
@@ -112,6 +114,7 @@ def test_bars_fit_on_one_line_of_a_terminal():
 def test_bars_of_a_comparison_come_and_go():
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
     with Live(console) as told:
+        told.begin(3, rounds=9)  # of a tuning before it
         told.begin(2, rounds=20)
         told.start("a", 10)
         told.start("b", 10, done=4)

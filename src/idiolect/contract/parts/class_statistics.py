@@ -28,6 +28,11 @@ def require_classes(name: str, task: Task) -> int:
     return task.classes
 
 
+def shared_labels(ctx: ClientContext, y: Tensor) -> Tensor:
+    """A client's labels by the numbers of all clients' classes, which are the same unless it has its own."""
+    return ctx.class_numbers[y] if len(ctx.class_numbers) else y
+
+
 def rows(features: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """Features [rows, d], their classes and weights: one row per sample or, where every position of a sample (a pixel,
     a character) has its own class, one per position.
@@ -42,6 +47,11 @@ def rows(features: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     return positions, y.flatten(), weight.reshape(-1, *[1] * (y.ndim - 1)).expand(y.shape).flatten()
 
 
+def shared_rows(ctx: ClientContext, features: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, with the classes by the numbers of all clients' classes."""
+    return rows(features, batch._replace(y=shared_labels(ctx, batch.y)))
+
+
 def feature_size(task: Task) -> int:
     """How many features enter the last layer: the length of a row."""
     features = task.example_output.features
@@ -50,8 +60,11 @@ def feature_size(task: Task) -> int:
 
 
 def class_shares(ctx: ClientContext) -> Tensor:
-    """The shares of the classes in the client's training data."""
-    return ctx.class_counts / ctx.class_counts.sum().clamp_min(1)
+    """The shares of all clients' classes in the client's training data."""
+    shares = ctx.class_counts / ctx.class_counts.sum().clamp_min(1)
+    if not len(ctx.class_numbers):
+        return shares
+    return shares.new_zeros(ctx.task.all_classes or 0).index_add(0, ctx.class_numbers, shares)
 
 
 def empty(classes: int, size: int, like: Tensor) -> Tree:
@@ -61,7 +74,7 @@ def empty(classes: int, size: int, like: Tensor) -> Tree:
 
 def no_features(ctx: RoundContext) -> Tree:
     """The first value of a slot: means of the features of no sample."""
-    return empty(ctx.task.classes or 0, feature_size(ctx.task), next(iter(ctx.initial["params"].values())))
+    return empty(ctx.task.all_classes or 0, feature_size(ctx.task), next(iter(ctx.initial["params"].values())))
 
 
 def add_rows(means: Mapping[str, Tensor], values: Tensor, y: Tensor, weight: Tensor) -> Tree:

@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from ...contract import Upload
 from ...core import tree
 from ...core.allocator import tune_allocator
+from ...core.errors import DataError
 from ...core.tree import Slots
 from ...kernels import find_dense
 from ..client_evaluation import evaluate_group
@@ -27,8 +29,10 @@ from ..stacking import ignore_slow_operations, load_transforms
 from ..uploads import inspect
 from ..worker import Prepared, prepare, suit_worker, train_clients
 from .connection import describe_node, find_gpu_share
-from .messages import Job, Reply, SumsBySlot, Trained, guard, open_job, pack_sums, unpack_sums
+from .messages import Adding, Job, Reply, SumsBySlot, Trained, guard, open_job, pack_sums, unpack_sums
 from .shipping import Shipped, unship
+
+ON_ALL_NODES = "each node reads such data itself: have the same files at the same place on all, and resume"
 
 
 class ClientActor:
@@ -41,18 +45,24 @@ class ClientActor:
         self.node, self.log = describe_node(), Warnings()
         self.prepared: Prepared
 
-    def start(self, shipped: Shipped, chunk: int) -> Reply:
-        """Get ready for a plan, of whose clients `chunk` are stacked at once, and say where this is."""
+    def start(self, shipped: Shipped, chunk: int, where: str) -> Reply:
+        """Get ready for a plan, of whose clients `chunk` are stacked at once, and say where this is; in the driver's
+        working folder if it is here, too, since data may be read from there."""
+        with suppress(OSError):
+            os.chdir(where)
         _, error = guard(lambda: self._start(shipped, chunk), self.node.name)
         return Reply(self.node, error, self.log.take())
 
     def _start(self, shipped: Shipped, chunk: int) -> None:
-        plan: Plan = unship(shipped)
+        try:
+            plan: Plan = unship(shipped)
+        except OSError as error:
+            raise DataError(f"the data cannot be opened: {error}; {ON_ALL_NODES}") from error
         if chunk and not all(find_dense(task) for task in plan.tasks):
             load_transforms()
         self.prepared, self.chunk = prepare(plan, chunk), limit_chunk(plan, chunk, find_gpu_share())
         self.serial, self.message, self.common = -1, -1, Slots()
-        self.uploads: dict[int, Upload] = {}
+        self.uploads, self.summands = dict[int, Upload](), dict[int, Upload]()
         gc.freeze()
 
     def process(self) -> int:
@@ -61,8 +71,16 @@ class ClientActor:
 
     def work(self, job: Job, common: Packed) -> Reply:
         """Do a job."""
-        result, error = guard(lambda: self._work(job, common), self.node.name)
+        result, error = guard(lambda: self._read_and_work(job, common), self.node.name)
         return Reply(result, error, self.log.take())
+
+    def _read_and_work(self, job: Job, common: Packed) -> Any:
+        try:
+            return self._work(job, common)
+        except DataError as error:
+            if isinstance(error.__cause__, OSError):
+                error.add_note(ON_ALL_NODES)
+            raise
 
     def _work(self, job: Job, common: Packed) -> Any:
         plan = self.prepared.plan
@@ -72,7 +90,7 @@ class ClientActor:
         if job.kind == "evaluate":
             return evaluate_group(plan, job.round, states, download, job.unseen)
         if job.serial != self.serial:
-            self.uploads, self.serial = {}, job.serial
+            self.uploads, self.summands, self.serial = {}, {}, job.serial
         outcomes, slots = [], list[Slots | None]()
         for index, outcome in train_clients(plan, self.chunk, job.round, states, download):
             upload, slim = outcome.upload, replace(outcome, state={}, upload=None)
@@ -86,18 +104,22 @@ class ClientActor:
             slots += [outcome.state, *((None, None) if upload is None else (upload.slots, upload.masks))]
         return Trained(tuple(outcomes), pack(slots))
 
-    def add_up(self, round: int, ids: Sequence[int], server: Packed, before: Reply | None) -> Reply:
-        """The sums over what some clients sent, added to those that another actor answered with before."""
+    def add_up(self, adding: Adding, ids: Sequence[int], share: int, before: Reply | None) -> Reply:
+        """The sums over what some clients sent, added to those that another actor answered with before; of leaves, of
+        a share of them."""
         if before is not None and before.error is not None:
             return before
         known = {} if before is None else unpack_sums(before.result, self.prepared.plan.device)
-        result, error = guard(lambda: pack_sums(self._add_up(round, ids, server, known)), self.node.name)
+        result, error = guard(lambda: pack_sums(self._add_up(adding, ids, share, known)), self.node.name)
         return Reply(result, error, (*(before.warnings if before else ()), *self.log.take()))
 
-    def _add_up(self, round: int, ids: Sequence[int], server: Packed, before: SumsBySlot) -> SumsBySlot:
+    def _add_up(self, adding: Adding, ids: Sequence[int], share: int, before: SumsBySlot) -> SumsBySlot:
         plan = self.prepared.plan
-        ctx, slots = plan.server(round), tree.to_device(unpack(server)[0] or {}, plan.device)
-        return UploadSums(ctx, {i: plan.method.summand(ctx, slots, self.uploads[i]) for i in ids}, before)
+        ctx, slots = plan.server(adding.round), tree.to_device(unpack(adding.server)[0] or {}, plan.device)
+        for index in ids:
+            if index not in self.summands:
+                self.summands[index] = plan.method.summand(ctx, slots, self.uploads[index])
+        return UploadSums(ctx, {index: self.summands[index] for index in ids}, before, adding.wanted(share))
 
     def _suit(self, slots: Slots) -> Slots:
         return suit_worker(slots, self.prepared.plan.device, self.prepared.channels_last)

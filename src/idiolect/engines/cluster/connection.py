@@ -8,6 +8,7 @@ import os
 import platform
 import signal
 import socket
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,6 +90,7 @@ def connect(ray: Any, address: str) -> None:
     try:
         with quiet():
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, configure_logging=False)
+        keep_to_the_log()
     except Exception as error:
         raise InputError(explain_refusal(error)) from error
 
@@ -118,6 +120,14 @@ def require_head(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), REACH).close()
     except (OSError, OverflowError) as error:
         raise InputError(f"there is no Ray cluster at {address} ({error}); {START}") from error
+
+
+def keep_to_the_log() -> None:
+    """Do not let Ray print, whenever a node dies, the node's last sixty lines on the output that is this program's;
+    that an actor was lost is said in a sentence."""
+    worker: Any = sys.modules.get("ray._private.worker")
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda data, *_, **__: log.debug("%s", data.get("lines"))
 
 
 @contextmanager
@@ -197,9 +207,11 @@ def require_resources(
             continue
         have, largest = total.get(name, 0.0), connection.largest(name)
         if each > largest:
+            most, less = f"has more than {largest:g}", f"ask for {name.lower()}s={largest:g} at most, or add nodes"
+            if largest == 0:
+                most, less = "has any", f"leave out {name.lower()}s, or add nodes that have some"
             raise InputError(
-                f"each of the {what} is to have {each:g} {kind}, but no node of the cluster has more than {largest:g};"
-                f" ask for {name.lower()}s={largest:g} at most, or add nodes"
+                f"each of the {what} is to have {each:g} {kind}, but no node of the cluster {most}; {less}"
             )
         if actors is not None and actors * each > have:
             raise InputError(

@@ -6,10 +6,12 @@ nothing but sums, uploads stay with the actors, which add them up one after anot
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from ...contract import Download, Upload
@@ -22,17 +24,16 @@ from ..flat import pack, unpack
 from ..loop import Fetch, Outcomes, Scores, States
 from ..plan import Plan
 from ..processes import eval_groups, group_ids
-from .messages import Job, Reply, SumsBySlot, Trained, make_job, name_clients, unpack_sums
-from .pool import GROUPS_PER_ACTOR, TRIES, ActorPool, Member, name_reason
+from .handing_out import Waiting, find_heavy, groups_in_order, groups_of_neighbours, hand_out, share_leaves
+from .messages import Adding, Job, Reply, SumsBySlot, Trained, make_job, name_clients, unpack_sums
+from .pool import TRIES, ActorPool, Member, name_reason
 from .shipping import ship
 
 log = logging.getLogger("idiolect")
 
-PARTS = 32
-"""Groups of clients become smaller towards the end of a round, each this part of what is left."""
-MOST = 8
-"""The most clients of a group that is not a stack."""
 POLL = 1.0
+LEAST_SHARE, MOST_SHARES = 1 << 20, 8
+"""Parameters are added up in at most so many shares, each of at least so many of them."""
 
 
 @dataclass
@@ -83,7 +84,7 @@ class RayEngine:
         """The actors, which are started when they are first needed."""
         if self._pool is None:
             self._pool = self._make_pool()
-            self._pool.prepare(self._pool.ray.put(ship(self.plan)), self.chunk)
+            self._pool.prepare(self._pool.ray.put(ship(self.plan)), self.chunk, os.getcwd())
         return self._pool
 
     def note_unstacked(self, problem: str) -> None:
@@ -94,10 +95,12 @@ class RayEngine:
 
     def train(self, round: int, states: States, download: Download) -> Outcomes:
         """Run the clients' part of one round; results come as they are ready."""
-        groups = group_ids(self.plan, list(states), self.chunk, PARTS)
-        keep = self.sums and (not self.chunk or groups_in_order(groups))
-        if keep and not self.chunk:
-            groups = groups_of_neighbours(list(states))
+        actors, work = self.pool.wanted, {index: len(self.plan.data.clients[index]) for index in states}
+        if self.sums and not self.chunk:
+            groups = groups_of_neighbours(list(work.items()), actors)
+        else:
+            groups = group_ids(self.plan, list(states), self.chunk, 4 * actors)
+        keep = self.sums and groups_in_order(groups)
         serial, common = self._send_common(download)
         self._newest = newest = Round(round, states, download, serial, common, groups, keep)
         for _, trained in self._train_groups(newest, range(len(groups))):
@@ -112,7 +115,7 @@ class RayEngine:
         jobs = lambda group: make_job(  # noqa: E731
             "evaluate", serial, round, states(groups[group]), download, unseen=unseen
         )
-        for _, _, results in self._drive(groups, range(len(groups)), jobs, common, False):
+        for _, _, results in self._drive(groups, Waiting(range(len(groups))), jobs, common):
             yield from results
 
     def add_up(self, server: Slots, ids: Sequence[int]) -> Mapping[str, Sums]:
@@ -121,12 +124,12 @@ class RayEngine:
         newest, wanted = self._newest, frozenset(ids)
         assert newest is not None
         chosen = [sorted(wanted.intersection(group)) for group in newest.groups]
-        slots = self.pool.ray.put(pack([server]))
+        adding = Adding(newest.round, pack([server]), self._shares)
         for _ in range(TRIES):
             lost = [group for group, some in enumerate(chosen) if some and not newest.holders[group].alive]
             for _ in self._train_groups(newest, lost):
                 pass  # what they made is known; only the uploads were lost
-            sums = self._add_up(newest, chosen, slots)
+            sums = self._add_up(newest, chosen, adding)
             if sums is not None:
                 return sums
         raise ClusterError(
@@ -134,8 +137,9 @@ class RayEngine:
             " before it are saved, so look at the nodes and resume"
         )
 
-    def _add_up(self, newest: Round, chosen: list[list[int]], slots: Any) -> SumsBySlot | None:
-        """Sums over some clients of each group, passed on from actor to actor; None where one was lost."""
+    def _add_up(self, newest: Round, chosen: list[list[int]], adding: Adding) -> SumsBySlot | None:
+        """Sums over some clients of each group, passed on from actor to actor; None where one was lost. While one adds
+        to a share of the leaves, those before it add to the next shares."""
         parts: list[tuple[Member, list[int]]] = []
         for group, ids in enumerate(chosen):
             holder = newest.holders[group]
@@ -143,20 +147,37 @@ class RayEngine:
                 parts[-1][1].extend(ids)
             elif ids:
                 parts.append((holder, list(ids)))
-        reference, ray = None, self.pool.ray
-        for holder, ids in parts:
-            reference = holder.handle.add_up.remote(newest.round, ids, slots, reference)
+        ray, shares = self.pool.ray, len({0, *adding.shares.values()})
+        what, sums = ray.put(adding), [None] * shares
+        for last in range(len(parts) + shares - 1):  # so that no actor is to wait for what is asked for later
+            for share in range(max(0, last - len(parts) + 1), min(shares, last + 1)):
+                holder, ids = parts[last - share]
+                sums[share] = holder.handle.add_up.remote(what, ids, share, sums[share])
         try:
-            reply: Reply = ray.get(reference, timeout=self.timeout)
+            replies: list[Reply] = ray.get(sums, timeout=self.timeout)
         except ray.exceptions.RayError as error:
             for holder in {id(member): member for member, _ in parts}.values():
                 if not self._answers(holder):
                     self.pool.remove(holder, name_reason(error))
             return None
-        self.pool.log_warnings(reply)
-        if reply.error is not None:
-            raise reply.error
-        return unpack_sums(reply.result, self.plan.device)
+        return self._join(replies)
+
+    def _join(self, replies: Sequence[Reply]) -> SumsBySlot:
+        """The sums of all leaves, from those of each share."""
+        for reply in replies:
+            self.pool.log_warnings(reply)
+            if reply.error is not None:
+                raise reply.error
+        shares = [unpack_sums(reply.result, self.plan.device) for reply in replies]
+        return {key: Sums.join([sums[key] for sums in shares]) for key in shares[0]}
+
+    @cached_property
+    def _shares(self) -> dict[str, int]:
+        """The shares in which leaves are added up."""
+        sizes = Counter[str]()
+        for task in self.plan.tasks:
+            sizes |= Counter({name: leaf.numel() for name, leaf in task.initial["params"].items()})
+        return share_leaves(sizes, LEAST_SHARE, MOST_SHARES)
 
     def _answers(self, member: Member) -> bool:
         """Whether an actor is there."""
@@ -177,7 +198,11 @@ class RayEngine:
             states = {i: newest.states[i] for i in newest.groups[group]}
             return make_job("train", newest.serial, newest.round, states, newest.download, keep=newest.keep)
 
-        for group, member, trained in self._drive(newest.groups, groups, job, newest.common, newest.keep):
+        waiting = Waiting(groups)
+        if newest.keep:
+            work = [sum(len(self.plan.data.clients[index]) for index in group) for group in newest.groups]
+            waiting = Waiting(groups, side_by_side=True, first=find_heavy(work, self.pool.wanted))
+        for group, member, trained in self._drive(newest.groups, waiting, job, newest.common):
             newest.holders[group] = member
             yield group, trained
 
@@ -197,23 +222,19 @@ class RayEngine:
             yield index, replace(outcome, state=state)
 
     def _drive(
-        self, clients: Sequence[Sequence[int]], todo: Sequence[int], make: Any, common: Any, side_by_side: bool
+        self, clients: Sequence[Sequence[int]], waiting: Waiting, make: Any, common: Any
     ) -> Iterator[tuple[int, Member, Any]]:
         """Keep all actors busy with groups, and yield their results as they come; what is lost is done again, up to
         three times."""
-        pool, waiting, failures, left = self.pool, Waiting(todo, side_by_side), Counter[int](), len(todo)
+        pool, failures, left = self.pool, Counter[int](), len(waiting)
         ray = pool.ray
         for member in pool.members:  # what an earlier call left undone is nobody's any more
             member.assigned.clear()
             member.last = -1
         while left:
             pool.fill()
-            for member in pool.members:
-                while (
-                    len(member.assigned) < GROUPS_PER_ACTOR
-                    and (group := waiting.pick(member, pool.members)) is not None
-                ):
-                    member.assign(member.handle.work.remote(make(group), common), group)
+            for member, group in hand_out(waiting, pool.members, pool.wanted):
+                member.assign(member.handle.work.remote(make(group), common), group)
             holders = {reference: member for member in pool.members for reference, _ in member.assigned}
             ready, _ = ray.wait([*holders, *pool.starting], num_returns=1, timeout=POLL)
             for reference in ready:
@@ -259,64 +280,3 @@ class RayEngine:
         if self._pool is not None and not self._keep_pool:
             self._pool.stop()
         self._pool = None
-
-
-def groups_of_neighbours(ids: Sequence[int]) -> list[Sequence[int]]:
-    """Groups of clients that follow each other."""
-    ordered = sorted(ids)
-    size = max(1, min(MOST, len(ordered) // PARTS))
-    return [ordered[at : at + size] for at in range(0, len(ordered), size)]
-
-
-def groups_in_order(groups: Sequence[Sequence[int]]) -> bool:
-    """Whether groups are of clients that follow each other.
-
-    >>> groups_in_order([[0, 2], [3]]), groups_in_order([[0, 3], [2]])
-    (True, False)
-    """
-    flat = [index for group in groups for index in group]
-    return flat == sorted(flat)
-
-
-class Waiting:
-    """The groups that nobody has yet. They are handed out in their order, the largest first, or `side_by_side`: then an
-    actor goes on beside the group that it had last, because what lies beside each other is added up in one place."""
-
-    def __init__(self, groups: Sequence[int], side_by_side: bool) -> None:
-        self.groups, self.side_by_side = sorted(groups), side_by_side
-
-    def put_back(self, groups: Sequence[int]) -> None:
-        """Groups that were lost."""
-        self.groups = sorted([*self.groups, *groups])
-
-    def pick(self, member: Member, others: Sequence[Member]) -> int | None:
-        """The next group for an actor.
-
-        >>> a, b = Member(None, None), Member(None, None)
-        >>> waiting = Waiting(range(6), side_by_side=True)
-        >>> picked = []
-        >>> for each in (a, a, b, b, a, b):
-        ...     each.last = waiting.pick(each, [a, b])
-        ...     picked.append(each.last)
-        >>> picked
-        [0, 1, 4, 5, 2, 3]
-        """
-        if not self.groups:
-            return None
-        if not self.side_by_side:
-            return self.groups.pop(0)
-        if member.last + 1 in self.groups and member.last >= 0:
-            self.groups.remove(member.last + 1)
-            return member.last + 1
-        start, end = self._longest()
-        taken = any(other.last >= 0 and other.last + 1 == self.groups[start] for other in others)
-        return self.groups.pop((start + end) // 2 if taken and end - start > 1 else start)
-
-    def _longest(self) -> tuple[int, int]:
-        """The places of the longest run of groups that follow each other."""
-        best, start = (0, 1), 0
-        for place in range(1, len(self.groups) + 1):
-            if place == len(self.groups) or self.groups[place] != self.groups[place - 1] + 1:
-                best = max(best, (start, place), key=lambda run: run[1] - run[0])
-                start = place
-        return best

@@ -55,6 +55,19 @@ class Trained(NamedTuple):
     slots: Packed
 
 
+class Adding(NamedTuple):
+    """What is added up on the actors: the uploads of a round, for a server with these slots. Names of leaves have
+    shares, which are added up side by side; one without a share is of the first."""
+
+    round: int
+    server: Packed
+    shares: Mapping[str, int]
+
+    def wanted(self, share: int) -> Callable[[str], bool]:
+        """Whether a leaf is of a share."""
+        return lambda name: self.shares.get(name, 0) == share
+
+
 def make_job(kind: str, serial: int, round: int, states: States, download: Download, **more: bool) -> Job:
     """The work of some clients."""
     each = [download.each.get(index) for index in states]

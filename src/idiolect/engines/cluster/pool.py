@@ -15,8 +15,6 @@ from .messages import Node, Reply
 
 log = logging.getLogger("idiolect")
 
-GROUPS_PER_ACTOR = 2
-"""Groups of clients that an actor has at a time, so that it need not wait for the next."""
 CHECK_EVERY = 5.0
 """Seconds between looks at the size of the cluster."""
 TRIES = 3

@@ -203,6 +203,7 @@ class FedLAG(ComparesUpdates):
         refuses = self.inner.refuses
         if self.k != 0 and self.warmup is None:
             refuses = replace(refuses, more_rounds="its warm-up is a tenth of the rounds")
+        refuses = replace(refuses, own_labels=refuses.why_not_own_labels)  # private heads are no layers of its
         if not self.compares:
             return replace(refuses, other_networks="its layers are those of one network")
         reason = "it compares the clients' updates layer by layer"

@@ -126,6 +126,9 @@ class Live(Reporter):
     def begin(self, runs: int, rounds: int) -> None:
         """Show a bar for all runs."""
         super().begin(runs, rounds)
+        if self.overall is not None:
+            self.bars.remove_task(self.overall)
+            self.overall = None
         if runs > 1:
             self.overall = self.bars.add_task("all runs", total=rounds, count=f"0/{runs}", facts="", left=math.nan)
 
