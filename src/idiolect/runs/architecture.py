@@ -4,7 +4,6 @@ their arguments. Nothing is pickled, and code of a user's own is named, never wr
 from __future__ import annotations
 
 import inspect
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -156,7 +155,7 @@ def _build(plain: Mapping[str, Any], data: Described) -> nn.Module | None:
 def _measure(plain: Mapping[str, Any], data: Described) -> int:
     """How many numbers a network would hold, without holding them; 0 where own code builds it, which may look at what
     it makes."""
-    if ":" in json.dumps(plain.get("expression")) or ":" in _class_names(plain.get("layers")):
+    if ":" in str(plain.get("expression")) or ":" in _class_names(plain.get("layers")):
         return 0
     with torch.device("meta"):
         module = _build(plain, data)

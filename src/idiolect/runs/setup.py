@@ -25,7 +25,7 @@ from ..core.options import did_you_mean
 from ..core.ranges import parse_ranges
 from ..core.reading import doing
 from ..core.registry import describe
-from ..data import Client, Federation
+from ..data import Federation
 from ..data import load as load_data
 from ..data.pool_clients import distinct
 from ..data.transforms import build_transforms
@@ -34,9 +34,9 @@ from ..engines.presence import Presence
 from ..kernels import has_bf16
 from ..models import Network, default_model, models
 from ..models import build as build_model
-from ..task.losses import class_axis
 from ..task.schedules import Custom, Schedule, schedules
 from ..task.task import Task
+from .own_labels import check_own_labels, own_task
 from .settings import Config, configure, mark_objects
 
 log = logging.getLogger("idiolect")
@@ -144,7 +144,9 @@ def make_plan(config: Config, objects: Mapping[str, Any]) -> Plan:
     for task in tasks:
         place(task, config)
         if method.refuses.other_networks or method.needs.public:
-            check_labels(method, task, data)  # here, since what follows would ask for one network, or for public data
+            check_own_labels(
+                method, task, data
+            )  # here, since what follows would ask for one network, or for public data
         method.check(task)
     if config.precision == "bf16" and not has_bf16(config.device):
         log.warning("this processor has no instructions for bf16, which will be many times slower than fp32")
@@ -293,52 +295,6 @@ def build_by_labels(config: Config, objects: Mapping[str, Any], data: Federation
     return {**objects, "models": models, "model_of": places}
 
 
-def check_labels(method: Method, task: Task, data: Federation) -> None:
-    """Raise an error where clients have labels of their own and a method averages what predicts them, or shares
-    something of each class in a way that needs the same classes everywhere."""
-    if len({client.labels for client in distinct(data.clients) if client.labels}) <= 1:
-        return
-    if reason := why_not_own_labels(method, task):
-        able = ", ".join(name for name in registry if not why_not_own_labels(registry.build(name), task))
-        raise InputError(
-            f"{reason}, but each client has its own labels; use a method whose heads stay on the clients ({able}), or"
-            f" give all clients the same set of labels"
-        )
-
-
-def why_not_own_labels(method: Method, task: Task) -> str:
-    """Why clients cannot have labels of their own, each with an output layer for them; "" where they can."""
-    params, refuses = method.slots["params"], method.refuses
-    averaged = sorted(task.head() - method.private_names(task)) if params.home != "client" or params.up else []
-    if averaged and not refuses.own_labels:
-        return f"{method.name} averages the output layer ({averaged[0]}), whose outputs must mean the same everywhere"
-    if method.needs.public:
-        return f"{method.name} compares what all clients predict for public samples"
-    return refuses.why_not_own_labels and f"{method.name}: {refuses.why_not_own_labels}"
-
-
-def own_task(
-    module: nn.Module, number: int, networks: Sequence[int], data: Federation, loss: Any, metrics: Any, head: str | None
-) -> Task:
-    """The task of one network among several, which has outputs for the classes of its own clients at least."""
-    own = [client for client, network in zip(data.clients, networks, strict=True) if network == number]
-    largest = max(own, key=count_classes, default=data.clients[0])
-    x, y = largest.take(largest.train[:2].long())
-    try:
-        wanted = count_classes(largest)
-        task = Task(module, (x, y), loss, metrics, wanted, head, data.layout)
-    except ModelError as error:
-        raise ModelError(f"network {number}, of client {largest.name!r}: {error}") from error
-    logits = task.example_output.outputs.shape[class_axis(task.example_output.outputs, y)]
-    task.classes = task.all_classes = min(data.classes or 0, logits) if logits >= wanted else data.classes
-    return task
-
-
-def count_classes(client: Client) -> int:
-    """How many classes a client's own network needs outputs for."""
-    return len(client.labels) or int(client.y[client.indices].max()) + 1
-
-
 def resolve_model(model: Any, data: Federation, seed: int) -> nn.Module:
     """A network: one that is given, or one that a name, class or function builds with the seed's initial weights."""
     if isinstance(model, nn.Module):
@@ -387,7 +343,7 @@ def check_needs(plan: Plan) -> None:
     if plan.method.needs.networks and len(plan.tasks) < 2:
         raise InputError(f"{plan.method.name} needs several networks; give models=[...] and model_of=[...]")
     for task in plan.tasks:
-        check_labels(plan.method, task, plan.data)
+        check_own_labels(plan.method, task, plan.data)
 
 
 def weights_hash(plan: Plan) -> str:
